@@ -13,7 +13,7 @@ from forebay._interpreter import refuse_subinterpreters
 
 refuse_subinterpreters()
 
-from forebay._client import Client, Entry, File  # noqa: E402
+from forebay._client import Client, Entry, File, Upload  # noqa: E402
 from forebay._native import View, __version__  # noqa: E402
 
-__all__ = ["Client", "Entry", "File", "View", "__version__"]
+__all__ = ["Client", "Entry", "File", "Upload", "View", "__version__"]

@@ -15,7 +15,7 @@ from forebay import _native, _processes
 from forebay._settings import Setting, Settings
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
     #: A path of the namespace, absolute: ``/dir/file``.
     AnyPath = str | bytes | os.PathLike[str]
@@ -82,6 +82,13 @@ class Client:
     ) -> None:
         self._begin(Settings.of(etcd, workers, up, config, settings))
         self._live()
+
+    @classmethod
+    def _of(cls, settings: Settings) -> Client:
+        """One that connects when it is first used."""
+        client = cls.__new__(cls)
+        client._begin(settings)
+        return client
 
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
@@ -150,6 +157,54 @@ class Client:
     def read_ranges(self, ranges: Iterable[tuple[AnyPath | File, int, int]]) -> list[bytes]:
         """The bytes of any number of ranges ``(path or file, offset, n)``, in one call."""
         return self._live().read_ranges(ranges)
+
+    def read_each(self, ranges: Iterable[tuple[AnyPath | File, int, int]]) -> list[bytes | OSError]:
+        """As :meth:`read_ranges`, but the bytes that cannot be read are an exception in the list, and the others are there."""
+        return self._live().read_each(ranges)
+
+    def write(self, path: AnyPath, data: ReadableBuffer, *, exclusive: bool = False) -> Entry:
+        """Make ``path`` a file of these bytes, whole or not at all. Directories above it need not be there.
+
+        :param exclusive: only if there is nothing of that name. The origin is asked first: two who do so at once may both succeed.
+        :return: what it is then.
+        :raises FileExistsError: with ``exclusive``.
+        :raises OSError: EROFS where nothing can be changed, and what keeps the origin from taking it.
+        """
+        return Entry._make(self._live().put(path, data, exclusive))
+
+    def create(self, path: AnyPath, *, exclusive: bool = False) -> Upload:
+        """Begin to write a file, piece by piece: nothing is seen of it before it is finished. The arguments are those of :meth:`write`."""
+        return Upload(self._live().create(path, exclusive))
+
+    def copy(self, source: AnyPath, target: AnyPath) -> Entry:
+        """Make ``target`` a file with the bytes that ``source`` has now: by the origin itself, if both are on one."""
+        return Entry._make(self._live().copy(source, target))
+
+    def remove(self, path: AnyPath) -> None:
+        """Remove a file.
+
+        :raises FileNotFoundError: if there is no such name.
+        :raises IsADirectoryError: if it is a directory.
+        """
+        self._live().remove(path)
+
+    def mkdir(self, path: AnyPath) -> Entry:
+        """Make a directory, and those above it.
+
+        :raises FileExistsError: if there is anything of that name.
+        """
+        return Entry._make(self._live().make_directory(path))
+
+    def rmdir(self, path: AnyPath) -> None:
+        """Remove an empty directory."""
+        self._live().remove_directory(path)
+
+    def refresh(self, path: AnyPath = "/", *, below: bool = False) -> None:
+        """Have the workers ask the origin again about ``path`` and its listing, whatever they remember.
+
+        :param below: about everything below it, too.
+        """
+        self._live().refresh(path, below)
 
     def view(self, path: AnyPath | File, offset: int, n: int) -> _native.View:
         """``n`` bytes of a file where they lie in the cache, to be read as a buffer.
@@ -341,6 +396,51 @@ class File(io.RawIOBase):
         return self._native
 
 
+class Upload:
+    """A file that is being written, made by :meth:`Client.create`. A file of many gigabytes takes the memory of a few parts.
+
+    >>> with client.create("/checkpoints/step-100") as upload:
+    ...     for piece in pieces:
+    ...         upload.write(piece)
+
+    At the end of the block the file is there. If an exception ends it, or nobody finishes it, it never was. It is not copied to a forked
+    process, and cannot be pickled.
+    """
+
+    def __init__(self, native: _native.Writer) -> None:
+        """Files are created by clients."""
+        self._native = native
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Add bytes at the end. Waits for memory if the origin is slower than the writer.
+
+        :raises OSError: what kept these or earlier bytes from the origin. The file is given up then.
+        :raises ValueError: if it was finished or given up.
+        """
+        self._native.write(data)
+
+    def finish(self) -> Entry:
+        """Complete the file. When this returns, the origin has it; what it is."""
+        return Entry._make(self._native.finish())
+
+    def abort(self) -> None:
+        """Give the file up. Nothing happens if it is finished."""
+        self._native.abort()
+
+    def __enter__(self) -> Self:
+        """It, to be finished at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finishes it, or gives it up after an exception."""
+        if kind is None:
+            self.finish()
+        else:
+            self.abort()
+
+
 #: Clients that came from elsewhere: those with the same settings are one.
 _came: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
 _coming = threading.Lock()
@@ -352,9 +452,7 @@ def _restored(*settings: object) -> Client:
     with _coming:
         client = _came.get(wanted)
         if client is None or client._is_closed:
-            client = Client.__new__(Client)
-            client._begin(wanted)
-            _came[wanted] = client
+            client = _came[wanted] = Client._of(wanted)
         return client
 
 

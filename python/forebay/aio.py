@@ -22,13 +22,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from forebay import _native, _processes
-from forebay._client import Entry
+from forebay._client import Client, Entry
 from forebay._settings import Setting, Settings
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
     from forebay._client import AnyPath, Target
 
-__all__ = ["AsyncClient", "AsyncFile"]
+__all__ = ["AsyncClient", "AsyncFile", "AsyncUpload"]
 
 _Answer = TypeVar("_Answer")
 _Done = Callable[[Any, BaseException | None], object]
@@ -51,8 +53,16 @@ class AsyncClient:
     ) -> None:
         self._begin(Settings.of(etcd, workers, up, config, settings))
 
-    def _begin(self, settings: Settings) -> None:
+    @classmethod
+    def beside(cls, client: Client) -> AsyncClient:
+        """``client``, for asyncio: both have one connection, and with ``up`` one cache. If either is closed, both are."""
+        twin = cls.__new__(cls)
+        twin._begin(client._settings, client)
+        return twin
+
+    def _begin(self, settings: Settings, twin: Client | None = None) -> None:
         self._settings = settings
+        self._twin = twin
         self._session: _native.Session | None = None
         self._connecting = asyncio.Lock()
         self._is_closed = False
@@ -105,6 +115,51 @@ class AsyncClient:
         named = [(_native_of(place, session), offset, n) for place, offset, n in ranges]
         return await _answer(lambda done: session.read_ranges(named, done))
 
+    async def read_each(self, ranges: Iterable[tuple[AnyPath | AsyncFile, int, int]]) -> list[bytes | OSError]:
+        """As :meth:`forebay.Client.read_each`."""
+        session = await self._live()
+        named = [(_native_of(place, session), offset, n) for place, offset, n in ranges]
+        return await _answer(lambda done: session.read_each(named, done))
+
+    async def write(self, path: AnyPath, data: ReadableBuffer, *, exclusive: bool = False) -> Entry:
+        """As :meth:`forebay.Client.write`."""
+        session = await self._live()
+        return Entry._make(await _answer(lambda done: session.put(path, data, exclusive, done)))
+
+    async def create(self, path: AnyPath, *, exclusive: bool = False) -> AsyncUpload:
+        """As :meth:`forebay.Client.create`."""
+        session = await self._live()
+        return AsyncUpload(await _answer(lambda done: session.create(path, exclusive, done)))
+
+    async def copy(self, source: AnyPath, target: AnyPath) -> Entry:
+        """As :meth:`forebay.Client.copy`."""
+        session = await self._live()
+        return Entry._make(await _answer(lambda done: session.copy(source, target, done)))
+
+    async def remove(self, path: AnyPath) -> None:
+        """As :meth:`forebay.Client.remove`."""
+        session = await self._live()
+        await _answer(lambda done: session.remove(path, done))
+
+    async def mkdir(self, path: AnyPath) -> Entry:
+        """As :meth:`forebay.Client.mkdir`."""
+        session = await self._live()
+        return Entry._make(await _answer(lambda done: session.make_directory(path, done)))
+
+    async def rmdir(self, path: AnyPath) -> None:
+        """As :meth:`forebay.Client.rmdir`."""
+        session = await self._live()
+        await _answer(lambda done: session.remove_directory(path, done))
+
+    async def refresh(self, path: AnyPath = "/", *, below: bool = False) -> None:
+        """As :meth:`forebay.Client.refresh`."""
+        session = await self._live()
+        await _answer(lambda done: session.refresh(path, below, done))
+
+    async def _open_each(self, paths: list[str], revalidate: bool) -> list[tuple[_native.File, int] | OSError]:
+        session = await self._live()
+        return await _answer(lambda done: session.open_each(paths, revalidate, done))
+
     async def view(self, path: AnyPath | AsyncFile, offset: int, n: int) -> _native.View:
         """As :meth:`forebay.Client.view`."""
         session = await self._live()
@@ -113,6 +168,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """As :meth:`forebay.Client.close`."""
+        if self._twin is not None:
+            await asyncio.to_thread(self._twin.close)
+            return
         async with self._connecting:
             self._is_closed = True
             session, self._session = self._session, None
@@ -149,13 +207,17 @@ class AsyncClient:
 
     def __reduce__(self) -> tuple[object, ...]:
         """The settings, credentials among them. What is connected stays here."""
+        if self._twin is not None:
+            return (AsyncClient.beside, (self._twin,))
         return (_restored, tuple(self._settings))
 
     async def _live(self) -> _native.Session:
-        session = self._session
+        session = self._session if self._twin is None else self._twin._session
         return await self._connect() if session is None else session
 
     async def _connect(self) -> _native.Session:
+        if self._twin is not None:
+            return await asyncio.to_thread(self._twin._live)
         async with self._connecting:
             if self._is_closed:
                 raise ValueError("the client is closed; make another one")
@@ -213,6 +275,41 @@ class AsyncFile:
             self._native = session.reopen(*self._described)
             self._session = session
         return self._native
+
+
+class AsyncUpload:
+    """A file that is being written. Made by :meth:`AsyncClient.create`; see :class:`forebay.Upload`.
+
+    A task that is cancelled while it writes gives the file up.
+    """
+
+    def __init__(self, native: _native.Writer) -> None:
+        self._native = native
+
+    async def write(self, data: ReadableBuffer) -> None:
+        """As :meth:`forebay.Upload.write`."""
+        await _answer(lambda done: self._native.write(data, done))
+
+    async def finish(self) -> Entry:
+        """As :meth:`forebay.Upload.finish`."""
+        return Entry._make(await _answer(self._native.finish))
+
+    async def abort(self) -> None:
+        """As :meth:`forebay.Upload.abort`."""
+        await _answer(self._native.abort)
+
+    async def __aenter__(self) -> Self:
+        """It, to be finished at the end of the block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finishes it, or gives it up after an exception."""
+        if kind is None:
+            await self.finish()
+        else:
+            await self.abort()
 
 
 def _native_of(place: AnyPath | AsyncFile, session: _native.Session) -> AnyPath | _native.File:

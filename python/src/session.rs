@@ -245,15 +245,15 @@ impl Session {
     }
 
     /// Makes a path a file with the bytes of another: the fields of its entry.
-    #[pyo3(signature = (from, to, done=None))]
+    #[pyo3(signature = (source, target, done=None))]
     fn copy(
         &self,
         py: Python<'_>,
-        from: &Bound<'_, PyAny>,
-        to: &Bound<'_, PyAny>,
+        source: &Bound<'_, PyAny>,
+        target: &Bound<'_, PyAny>,
         done: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let work = self.get()?.copy(path_of(from)?, path_of(to)?);
+        let work = self.get()?.copy(path_of(source)?, path_of(target)?);
         call(py, done, Held::default(), work, |py, made| Ok(entry(py, &made)?.into_any().unbind()))
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -18,15 +19,24 @@ SOON = 30.0
 SMALL: dict[str, str | bool] = {"worker_memory_size": "64MiB", "worker_memory_prewarm": False}
 
 
-@pytest.fixture(autouse=True)
-def plain_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def only_these_settings(place: Path) -> Iterator[None]:
     """No settings of this machine's count, and run state is nobody else's."""
-    for name in [name for name in os.environ if name.startswith("FOREBAY_") and name != "FOREBAY_UCX_LIBRARY"]:
-        monkeypatch.delenv(name)
-    empty = tmp_path / "empty.toml"
-    empty.write_text("")
-    monkeypatch.setenv("FOREBAY_CONFIG", str(empty))
-    monkeypatch.setenv("FOREBAY_RUN_DIR", str(tmp_path / "run"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name in [name for name in os.environ if name.startswith("FOREBAY_") and name != "FOREBAY_UCX_LIBRARY"]:
+            monkeypatch.delenv(name)
+        empty = place / "empty.toml"
+        empty.write_text("")
+        monkeypatch.setenv("FOREBAY_CONFIG", str(empty))
+        monkeypatch.setenv("FOREBAY_RUN_DIR", str(place / "run"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def plain_configuration(tmp_path: Path) -> Iterator[None]:
+    """Each test has a configuration of its own."""
+    with only_these_settings(tmp_path):
+        yield
 
 
 def content(seed: int, size: int) -> bytes:

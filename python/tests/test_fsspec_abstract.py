@@ -1,0 +1,55 @@
+"""fsspec's own suites for file systems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import SMALL, only_these_settings
+
+pytest.importorskip("fsspec", reason="fsspec is not installed")
+
+import fsspec.tests.abstract as abstract  # noqa: E402
+from forebay.fs import ForebayFileSystem  # noqa: E402
+
+
+class Fixtures(abstract.AbstractFixtures):
+    """A worker of a directory in this process, for all tests of a class."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def fs(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForebayFileSystem]:
+        place = tmp_path_factory.mktemp("suite")
+        (place / "origin").mkdir()
+        with only_these_settings(place):
+            yield ForebayFileSystem(up=f"file://{place / 'origin'}", skip_instance_cache=True, **SMALL)
+
+    @pytest.fixture
+    def fs_path(self, fs: ForebayFileSystem, tmp_path: Path) -> Iterator[str]:
+        """A directory that no other test uses."""
+        path = f"/{tmp_path.name}"
+        fs.mkdir(path)
+        yield path
+        fs.rm(path, recursive=True)
+
+
+class TestCopy(abstract.AbstractCopyTests, Fixtures):
+    """Copies from name to name."""
+
+
+class TestGet(abstract.AbstractGetTests, Fixtures):
+    """Files that are brought here."""
+
+
+class TestPut(abstract.AbstractPutTests, Fixtures):
+    """Local files that are taken there."""
+
+
+class TestOpen(abstract.AbstractOpenTests, Fixtures):
+    """Files that are opened."""
+
+
+class TestPipe(abstract.AbstractPipeTests, Fixtures):
+    """Bytes that become files."""
