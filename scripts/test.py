@@ -8,7 +8,8 @@ same time, and a cluster is simulated for ten hours. With FOREBAY_TEST_LONG=1 th
 security, too. Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
 `--times` finds a test that fails once in a hundred runs before somebody else does.
 
-The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build.
+The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build. With
+FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs).
 
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
@@ -136,6 +137,9 @@ def build(everything: bool) -> list[Program]:
         if message["target"]["name"] == MODULE:
             [module] = [file for file in message["filenames"] if file.endswith(".so")]
             programs.append(Program("python", ["scripts/python.py", "test", module], ROOT, "forebay-python"))
+            if os.environ.get("FOREBAY_TEST_LONG") == "1":
+                others = ["scripts/python.py", "programs", module]
+                programs.append(Program("programs on forebay://", others, ROOT, "forebay-python"))
         if not message.get("executable"):
             continue
         if not message["profile"]["test"]:

@@ -50,7 +50,7 @@ def _client_with(settings: Settings) -> Client:
     """The client of all file systems with these settings. It connects when it is first used."""
     with _making:
         client = _clients.get(settings)
-        if client is None:
+        if client is None or client._is_closed:
             client = _clients[settings] = Client._of(settings)
         return client
 

@@ -15,16 +15,25 @@ import fsspec.tests.abstract as abstract  # noqa: E402
 from forebay.fs import ForebayFileSystem  # noqa: E402
 
 
-class Fixtures(abstract.AbstractFixtures):
-    """A worker of a directory in this process, for all tests of a class."""
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForebayFileSystem]:
+    """A worker of a directory in this process, for all tests."""
+    place = tmp_path_factory.mktemp("suite")
+    (place / "origin").mkdir()
+    with only_these_settings(place):
+        fs = ForebayFileSystem(up=f"file://{place / 'origin'}", skip_instance_cache=True, **SMALL)
+        fs.ls("/")
+    yield fs
+    fs.client.close()
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def fs(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForebayFileSystem]:
-        place = tmp_path_factory.mktemp("suite")
-        (place / "origin").mkdir()
-        with only_these_settings(place):
-            yield ForebayFileSystem(up=f"file://{place / 'origin'}", skip_instance_cache=True, **SMALL)
+
+class Fixtures(abstract.AbstractFixtures):
+    """What the suites are run on."""
+
+    @pytest.fixture
+    def fs(self, served: ForebayFileSystem) -> ForebayFileSystem:
+        """The file system."""
+        return served
 
     @pytest.fixture
     def fs_path(self, fs: ForebayFileSystem, tmp_path: Path) -> Iterator[str]:

@@ -30,6 +30,12 @@ def test_pyright_finds_nothing() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def test_the_guide_says_which_programs_ran_unchanged() -> None:
+    script = HERE.parent / "scripts/python.py"
+    checked = subprocess.run([sys.executable, script, "table", "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
 def test_importing_it_starts_no_thread_and_imports_little() -> None:
     program = (
         "import os, sys; import forebay; print(len(os.listdir('/proc/self/task')), 'asyncio' in sys.modules)"
