@@ -6,7 +6,7 @@
                                             written down there, and in the table of docs/python.md
     python.py table [--check]               writes that table from what is written down, or says whether it is so
     python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
-    python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec.py
+    python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py
     python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
 
 They make virtual environments below target/python from locked requirements. Where PyPI cannot be reached tests and programs are skipped,
@@ -160,11 +160,14 @@ def bench(arguments: list[str]) -> int:
 
 
 def bench_fsspec(arguments: list[str]) -> int:
-    parts = ["-p", "forebay-python", "-p", "forebay-testkit", "--lib", "--bin", "forebay-testkit-s3"]
-    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
+    module = ["-p", "forebay-python", "--lib"]
+    programs = ["-p", "forebay", "-p", "forebay-testkit", "--bin", "forebay", "--bin", "forebay-testkit-s3"]
+    for parts in (module, programs):
+        subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
     site = installed(TARGET / "release/lib_native.so")
-    python = environment("bench-fsspec", locked(PACKAGE / "benchmarks/fsspec.txt"))
-    command = [python, "-P", PACKAGE / "benchmarks/fsspec.py", "--server", TARGET / "release/forebay-testkit-s3", *arguments]
+    python = environment("bench-fsspec", locked(PACKAGE / "benchmarks/fsspec_reads.txt"))
+    built = ["--server", TARGET / "release/forebay-testkit-s3", "--program", TARGET / "release/forebay"]
+    command = [python, "-P", PACKAGE / "benchmarks/fsspec_reads.py", *built, *arguments]
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
 
 
