@@ -6,7 +6,7 @@ CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: help setup build demo test test-all test-long test-rdma model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs deny bench peers \
-	simulate
+	simulate wheel
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,9 @@ setup: ## Install what the demo and the tests need, saying what and why
 
 build: ## Build the release binary: target/release/forebay
 	$(CARGO) build --release --bin forebay
+
+wheel: ## Build the Python wheel, target/wheels/forebay-….whl, with the program in it, and try it (ARGS="--interpreter python3.14t")
+	@scripts/python.py wheel $(ARGS)
 
 demo: setup ## A bucket, a cache and a mount on this machine, every byte checked
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-demo

@@ -8,6 +8,9 @@ same time, and a cluster is simulated for ten hours. With FOREBAY_TEST_LONG=1 th
 security, too. Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
 `--times` finds a test that fails once in a hundred runs before somebody else does.
 
+The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build. With
+FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs).
+
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
 """
@@ -77,7 +80,7 @@ class Program:
     @property
     def rank(self) -> tuple:
         """End-to-end tests first, then tests of whole crates, unit tests last."""
-        return (self.package != "forebay-e2e", "::" not in self.name, self.name)
+        return (self.package not in ("forebay-e2e", "forebay-python"), "::" not in self.name, self.name)
 
 
 @dataclasses.dataclass
@@ -113,6 +116,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MACHINE = Program("virtual machine", ["scripts/rdma-test.sh"], ROOT)
 # A cluster in virtual time with a seed that nobody has tried, and that it names. As the tests built it: a minute.
 SIMULATION, SIMULATED = "forebay-simulate-faults", ["--hours", "10"]
+# The native module of the Python package, whose tests are in Python.
+MODULE = "_native"
 # Of the few crates that have some.
 EXAMPLES = Program("examples in documentation", ["cargo", "test", "--quiet", *FEATURES, "--doc"], ROOT)
 
@@ -127,7 +132,15 @@ def build(everything: bool) -> list[Program]:
     programs = [EXAMPLES]
     for line in built.stdout.splitlines():
         message = json.loads(line)
-        if message["reason"] != "compiler-artifact" or not message.get("executable"):
+        if message["reason"] != "compiler-artifact":
+            continue
+        if message["target"]["name"] == MODULE:
+            [module] = [file for file in message["filenames"] if file.endswith(".so")]
+            programs.append(Program("python", ["scripts/python.py", "test", module], ROOT, "forebay-python"))
+            if os.environ.get("FOREBAY_TEST_LONG") == "1":
+                others = ["scripts/python.py", "programs", module]
+                programs.append(Program("programs on forebay://", others, ROOT, "forebay-python"))
+        if not message.get("executable"):
             continue
         if not message["profile"]["test"]:
             if everything and message["target"]["name"] == SIMULATION:

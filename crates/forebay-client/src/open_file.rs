@@ -139,6 +139,12 @@ impl OpenFile {
         self.layout
     }
 
+    /// How many workers own each of its blocks.
+    #[must_use]
+    pub fn replicas(&self) -> u8 {
+        self.replicas
+    }
+
     /// The bytes of a read, if all of them are in memory of this process: without waiting. Cut off at the end of the
     /// file, and never short otherwise.
     #[must_use]

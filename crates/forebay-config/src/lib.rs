@@ -12,7 +12,7 @@
 //! [`Config::load`] reports every problem at once ([`ConfigErrors`]), each with its file and line, variable or flag,
 //! and the nearest valid name. [`import::alluxio_properties`] turns an `alluxio-site.properties` into a `forebay.toml`.
 //!
-//! The only I/O is reading the file that the caller names.
+//! The only I/O is reading the file that the caller names, or this machine's ([`Sources::of_machine`]).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 

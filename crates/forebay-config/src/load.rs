@@ -14,6 +14,11 @@ use crate::origin::Origin;
 use crate::value::Raw;
 use crate::{defaults, environment, file, rules};
 
+/// Where the configuration is looked for when neither an option nor the variable names it.
+const SYSTEM_FILE: &str = "/etc/forebay/forebay.toml";
+/// The variable that names the configuration.
+const FILE_VARIABLE: &str = "FOREBAY_CONFIG";
+
 /// Where settings come from. Empty at first: everything at its default.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
@@ -33,6 +38,15 @@ impl Sources {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What a program on this machine goes by: the file at `named`, or else the one that the variable `FOREBAY_CONFIG` names, or else
+    /// `/etc/forebay/forebay.toml` if it is there; and the environment.
+    #[must_use]
+    pub fn of_machine(named: Option<PathBuf>) -> Self {
+        let named = named.or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
+        let file = named.or_else(|| Path::new(SYSTEM_FILE).exists().then(|| PathBuf::from(SYSTEM_FILE)));
+        file.into_iter().fold(Self::new(), Self::file).environment(std::env::vars_os())
     }
 
     /// Reads the file at `path`, which must be there.

@@ -39,6 +39,9 @@ impl Window {
         // A core dump of this process is not to hold the other's memory. It is as good a window where that cannot be had.
         // SAFETY: the range is the whole mapping; its bytes and its protection stay as they are.
         let _ = unsafe { rustix::mm::madvise(region.base().as_ptr().cast(), length, Advice::LinuxDontDump) };
+        // Leases are this process's: in one that it forks, the bytes could become others at any time. So it has no such memory.
+        // SAFETY: as above; the mapping of this process stays as it is.
+        unsafe { rustix::mm::madvise(region.base().as_ptr().cast(), length, Advice::LinuxDontFork)? };
         Ok(Self { region: Arc::new(region) })
     }
 

@@ -46,6 +46,7 @@ mod mounted;
 pub mod mountpoint;
 mod namespaces;
 mod node;
+pub mod origin;
 mod page;
 pub mod process;
 pub mod rdma;

@@ -67,6 +67,7 @@ pub use left::{RetryOptions, Staged, StagedState, drop_staged, retry, staged};
 pub use options::StagingOptions;
 pub use remote::{Base, Remote};
 pub use report::{DraftCounts, SpaceCounts, StagingReport, UploadCounts};
+pub use schedule::Schedule;
 pub use staging::Staging;
 pub use sync::Held;
 

@@ -14,14 +14,15 @@ const STEPS: [(u32, u64); 3] = [(2_000, 1), (5_000, 4), (10_000, 8)];
 
 /// The ranges of all parts that a file can have. Parts count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     /// How many parts, and the size of each.
     steps: Vec<(u32, u64)>,
 }
 
 impl Schedule {
-    /// The schedule that begins with parts of `part_size`.
-    pub(crate) fn new(part_size: u64) -> Self {
+    /// The schedule that begins with parts of `part_size` bytes.
+    #[must_use]
+    pub fn new(part_size: u64) -> Self {
         let mut before = 0;
         let step = |(last, times)| {
             let parts = last - before;
@@ -44,8 +45,9 @@ impl Schedule {
         &self.steps
     }
 
-    /// The size of the first part.
-    pub(crate) fn first(&self) -> u64 {
+    /// The size of the first part, in bytes.
+    #[must_use]
+    pub fn first(&self) -> u64 {
         self.steps[0].1
     }
 
@@ -54,8 +56,9 @@ impl Schedule {
         self.steps.iter().map(|&(_, size)| size).max().unwrap_or(0)
     }
 
-    /// The size of the largest file.
-    pub(crate) fn max_size(&self) -> u64 {
+    /// The size of the largest file, in bytes.
+    #[must_use]
+    pub fn max_size(&self) -> u64 {
         self.steps.iter().map(|&(parts, size)| u64::from(parts) * size).sum()
     }
 
@@ -74,8 +77,9 @@ impl Schedule {
         number
     }
 
-    /// The bytes of part `number` in a file that is long enough. Empty beyond the last.
-    pub(crate) fn range(&self, number: u32) -> Range<u64> {
+    /// The bytes of part `number`, from 1, in a file that is long enough. Empty beyond the last.
+    #[must_use]
+    pub fn range(&self, number: u32) -> Range<u64> {
         let (mut before, mut start) = (number - 1, 0);
         for &(parts, size) in &self.steps {
             if before < parts {

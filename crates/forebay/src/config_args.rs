@@ -1,13 +1,8 @@
 //! The options that every command with a configuration shares.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use forebay_config::{Config, ConfigErrors, Loaded, Sources};
-
-/// Where the configuration is looked for when neither an option nor the variable names it.
-const SYSTEM_FILE: &str = "/etc/forebay/forebay.toml";
-/// The variable that names the configuration.
-const FILE_VARIABLE: &str = "FOREBAY_CONFIG";
 
 /// `--rdma-network`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -126,9 +121,6 @@ impl ConfigArgs {
     }
 
     fn sources(&self, more: impl IntoIterator<Item = String>) -> Sources {
-        let named = self.config.clone().or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
-        let file = named.or_else(|| Path::new(SYSTEM_FILE).exists().then(|| PathBuf::from(SYSTEM_FILE)));
-        let sources = file.into_iter().fold(Sources::new(), Sources::file);
-        sources.environment(std::env::vars_os()).flags(self.settings.iter().cloned()).flags(more)
+        Sources::of_machine(self.config.clone()).flags(self.settings.iter().cloned()).flags(more)
     }
 }

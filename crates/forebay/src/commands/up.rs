@@ -3,13 +3,12 @@
 //! The mount reads from the worker's memory without a copy. `forebay fs`, `job` and `stats` reach the process over Unix sockets
 //! of its user alone; the run state says where. It listens at a port only with `--web`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use forebay_node::Node;
+use forebay_node::{Node, origin};
 use forebay_types::ByteSize;
 
 use crate::config_args::{ConfigArgs, ReadOnlyArg};
-use crate::exit::{Exit, Fault};
 use crate::mounting::{self, Begun, StayArgs};
 use crate::runtime;
 
@@ -55,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let memory = args.memory.map(|size| format!("worker.memory.size={size}"));
     let disks = (!args.disk.is_empty()).then(|| format!("worker.disks={}", args.disk.join(",")));
     let loaded = args.config.load(memory.into_iter().chain(disks).chain(args.read_only.setting()))?;
-    let (config, origin) = (loaded.config.clone(), origin_url(&args.origin)?);
+    let (config, origin) = (loaded.config.clone(), origin::url_of(&args.origin)?);
     let mut node = Node::builder().config(loaded).standalone(&origin).mount(&args.mountpoint);
     if let Some(port) = args.web {
         node = node.web(port);
@@ -65,35 +64,4 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Begun::Stay { log } = begun else { return Ok(()) };
     node.load_early()?;
     runtime::block_on(mounting::serve(node.logs_to(log), &args.stay))
-}
-
-/// The URL that `origin` means: itself, or that of the directory that it names.
-fn origin_url(origin: &str) -> anyhow::Result<String> {
-    if origin.contains("://") {
-        return Ok(origin.to_owned());
-    }
-    let directory = Path::new(origin).canonicalize().map_err(|error| {
-        let next = "give a URL, as in s3://bucket/prefix, or an existing directory";
-        Fault::new(Exit::NotFound, format!("origin `{origin}` is neither a URL nor a directory: {error}"), next)
-    })?;
-    let url = url::Url::from_directory_path(&directory);
-    let url = url.map_err(|()| anyhow::anyhow!("{} cannot be written as a URL", directory.display()))?;
-    Ok(url.as_str().trim_end_matches('/').to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_is_a_file_origin_and_a_url_stays_as_it_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().canonicalize().unwrap().join("a b");
-        std::fs::create_dir(&path).unwrap();
-        let url = origin_url(path.to_str().unwrap()).unwrap();
-        assert!(url.starts_with("file:///") && url.ends_with("/a%20b"), "{url}");
-        assert_eq!(origin_url("s3://b/p/").unwrap(), "s3://b/p/");
-        let error = origin_url("/no/such/directory").unwrap_err();
-        assert!(error.to_string().contains("neither a URL nor a directory"));
-    }
 }

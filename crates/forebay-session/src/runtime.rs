@@ -1,0 +1,62 @@
+//! The runtime of this process: one, made when it is first needed, and there until the process ends.
+//!
+//! Every session of a process shares it, so a program with many clients has no more threads than one with a single client. It is never
+//! shut down: a thread of the host language may be waiting on it at any time, and the end of the process takes its threads along. A
+//! forked child has none of them. It forgets the runtime of its parent and makes its own ([`crate::fork`]).
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::error::Error;
+use crate::fork::OfProcess;
+
+/// The most threads. What moves bytes has I/O threads of its own; these serve what waits.
+const MAX_THREADS: usize = 8;
+
+/// In a child, until it makes its own, that of its parent.
+static CURRENT: AtomicPtr<OfProcess<Runtime>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The runtime of this process.
+///
+/// # Errors
+/// When the system has no threads for it.
+pub fn runtime() -> Result<&'static Runtime, Error> {
+    let current = CURRENT.load(Ordering::Acquire);
+    // SAFETY: what was once put there is never freed.
+    match unsafe { current.as_ref() }.and_then(OfProcess::get) {
+        Some(runtime) => Ok(runtime),
+        None => replace(current),
+    }
+}
+
+/// Puts a new runtime in the place of `seen`, which is none, or the parent's. If another thread was faster, its runtime is the one.
+#[cold]
+fn replace(seen: *mut OfProcess<Runtime>) -> Result<&'static Runtime, Error> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    let made = Builder::new_multi_thread().worker_threads(threads).thread_name("forebay").enable_all().build();
+    let made = made.map_err(|error| Error::system("cannot start the threads of the runtime", &error))?;
+    let made = Box::into_raw(Box::new(OfProcess::new(made)));
+    let put = CURRENT.compare_exchange(seen, made, Ordering::AcqRel, Ordering::Acquire);
+    if put.is_err() {
+        // SAFETY: no other code has seen it. Its threads have nothing to do, and end at once.
+        drop(unsafe { Box::from_raw(made) });
+    }
+    let winner = put.map_or_else(|first| first, |_| made);
+    // SAFETY: what was once put there is never freed.
+    unsafe { winner.as_ref() }.and_then(OfProcess::get).ok_or_else(|| Error::lost("the runtime"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_one_runtime_whichever_threads_ask_for_it_first() {
+        let here = || std::ptr::from_ref(runtime().unwrap()) as usize;
+        let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(here)).collect();
+        let places: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(places.iter().all(|place| *place == here()), "{places:?}");
+        assert_eq!(runtime().unwrap().block_on(async { 7 }), 7);
+    }
+}

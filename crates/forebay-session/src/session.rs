@@ -1,0 +1,401 @@
+//! A session: names, open files, reads and views, as a program asks for them.
+//!
+//! Everything that may wait is a future that owns what it needs, so that a binding can wait for it on the calling thread, or give it to
+//! the runtime. Polled once, it has its answer wherever that is in memory of this process.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_client::{Client, OpenFile};
+use forebay_config::{Config, SharedMemory};
+use forebay_types::{Attr, Failure, FailureKind, FileKind, FileVersion, FsPath};
+use futures::stream::{self, StreamExt as _};
+use tokio::sync::Semaphore;
+
+use crate::batch::{self, Gap};
+use crate::caller_memory::CallerMemory;
+use crate::error::Error;
+use crate::handles::Handles;
+use crate::node_thread::NodeThread;
+use crate::settings::{Checked, Settings};
+use crate::upload::Writing;
+use crate::view::{self, CopyBuffer, View, ViewBudget};
+use crate::walk::{Entry, Listing, Walk};
+
+/// Reads of one batch that wait at once.
+const READS_AT_ONCE: usize = 256;
+
+/// What is read from.
+#[derive(Clone)]
+pub enum Place {
+    /// The file that is at this path now.
+    Path(Vec<u8>),
+    /// A version of a file.
+    File(Arc<OpenFile>),
+}
+
+/// A read into memory of the caller's, as long as that is.
+pub struct Read {
+    /// Of which file.
+    pub place: Place,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// Where to.
+    pub into: CallerMemory,
+}
+
+/// A client of workers, for one program.
+pub struct Session {
+    pub(crate) client: Client,
+    node: NodeThread,
+    pub(crate) handles: Handles,
+    in_flight: Arc<Semaphore>,
+    pub(crate) writing: Arc<Writing>,
+    views: Arc<ViewBudget>,
+    windows: Option<PathBuf>,
+}
+
+/// A read that has to wait, and its place in the batch.
+struct Late {
+    number: usize,
+    read: Read,
+    file: Arc<OpenFile>,
+    /// What of it is not here.
+    gaps: Vec<Gap>,
+}
+
+/// What of a batch has to wait.
+#[derive(Default)]
+struct Waiting {
+    late: Vec<Late>,
+    /// By the path, which is to be looked up once.
+    unknown: HashMap<Vec<u8>, Vec<(usize, Read)>>,
+}
+
+impl Waiting {
+    /// Copies what is here of a read; if that is all, notes how many bytes it got.
+    fn begin(&mut self, number: usize, mut read: Read, file: Arc<OpenFile>, counts: &mut [usize]) {
+        let gaps = batch::copy_hits(&file, read.offset, &mut read.into);
+        if gaps.is_empty() {
+            counts[number] = batch::expected(&file, read.offset, read.into.len());
+        } else {
+            self.late.push(Late { number, read, file, gaps });
+        }
+    }
+}
+
+impl Session {
+    /// Starts what `settings` describe. If the future is dropped, what was started ends by itself.
+    ///
+    /// # Errors
+    /// What is wrong with the settings, or keeps the workers from being reached.
+    pub async fn start(settings: Settings) -> Result<Arc<Self>, Error> {
+        let Checked { builder, config, state } = settings.check()?;
+        let is_alone = settings.up.is_some();
+        let views = Arc::new(ViewBudget::new(view::budget(&config, is_alone)));
+        let windows = windows_dir(&config).filter(|_| !is_alone);
+        let writing = Arc::new(Writing::new(&config));
+        let (node, client) = NodeThread::start(builder, state).await?;
+        let in_flight = batch::in_flight();
+        Ok(Arc::new(Self { client, node, handles: Handles::default(), in_flight, writing, views, windows }))
+    }
+
+    /// Where the sockets lie over which it reads the memory of workers on this host, if it may do so.
+    #[must_use]
+    pub fn windows_dir(&self) -> Option<&Path> {
+        self.windows.as_deref()
+    }
+
+    /// What `path` is. With `revalidate`, the origin is asked whatever a cache says.
+    ///
+    /// # Errors
+    /// ENOENT, and whatever keeps the workers from saying.
+    pub async fn stat(self: Arc<Self>, path: Vec<u8>, revalidate: bool) -> Result<Entry, Error> {
+        let fs_path = path_of(&path)?;
+        if revalidate {
+            self.handles.forget(&path);
+        }
+        let reply = self.client.stat(&fs_path, revalidate).await.map_err(|failure| of_path(failure, &path))?;
+        Ok(Entry::new(&fs_path, reply.attr))
+    }
+
+    /// The names in the directory `path`, in the origin's order; of a file, itself.
+    ///
+    /// # Errors
+    /// As [`Session::stat`].
+    pub async fn list(self: Arc<Self>, path: Vec<u8>) -> Result<Vec<Entry>, Error> {
+        let fs_path = path_of(&path)?;
+        let attr = self.client.stat(&fs_path, false).await.map_err(|failure| of_path(failure, &path))?.attr;
+        if attr.version().is_some() {
+            return Ok(vec![Entry::new(&fs_path, attr)]);
+        }
+        let (mut listing, mut found) = (Listing::new(fs_path), Vec::new());
+        while let Some(page) = listing.next_page(&self.client).await? {
+            found.extend(page);
+        }
+        Ok(found)
+    }
+
+    /// Everything below `path`, in pages: directories before what is in them. Of a file, itself.
+    ///
+    /// # Errors
+    /// For a path that is none.
+    pub fn walk(&self, path: &[u8]) -> Result<Walk, Error> {
+        Ok(Walk::new(self.client.clone(), path_of(path)?))
+    }
+
+    /// Opens the file that is at `path` now: reads of the handle are of this version or fail with ESTALE.
+    ///
+    /// # Errors
+    /// As [`Session::stat`]; EISDIR.
+    pub async fn open(self: Arc<Self>, path: Vec<u8>) -> Result<(Arc<OpenFile>, Entry), Error> {
+        let (file, attr, fs_path) = self.look_up(&path, false).await?;
+        Ok((file, Entry::new(&fs_path, attr)))
+    }
+
+    /// Opens a version that was open in another process: `description` is its [`FileVersion::encode`]. Asks nobody; if the object was
+    /// replaced, reads fail with ESTALE.
+    ///
+    /// # Errors
+    /// When that is no description of a version.
+    pub fn reopen(&self, description: &[u8], replicas: u8) -> Result<Arc<OpenFile>, Error> {
+        let version = FileVersion::decode(description)
+            .map_err(|error| Error::argument(error.to_string(), "open the file by its path"))?;
+        Ok(self.client.open_replicated(version, replicas.max(1)))
+    }
+
+    /// Carries out all of `reads`; how many bytes each got: fewer than its memory holds only at the end of the file. A read by path is of
+    /// one version: if the file was replaced since the path was looked up, the path is looked up again.
+    ///
+    /// Once the future has ended or was dropped, no memory of the caller is written to.
+    ///
+    /// # Errors
+    /// The first, with the path; ESTALE if a version is gone. What other reads wrote by then is there.
+    pub async fn read(self: Arc<Self>, reads: Vec<Read>) -> Result<Vec<usize>, Error> {
+        let mut counts = vec![0; reads.len()];
+        self.carry_out(reads, &mut counts, |_, error| Err(error)).await?;
+        Ok(counts)
+    }
+
+    /// The same where an error is that of its read alone: what each read got, or why it did not.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub async fn read_each(self: Arc<Self>, reads: Vec<Read>) -> Result<Vec<Result<usize, Error>>, Error> {
+        let (mut counts, mut errors) = (vec![0; reads.len()], HashMap::new());
+        let note = |number: usize, error: Error| {
+            errors.insert(number, error);
+            Ok(())
+        };
+        self.carry_out(reads, &mut counts, note).await?;
+        let outcome = |(number, count): (usize, usize)| errors.remove(&number).map_or(Ok(count), Err);
+        Ok(counts.into_iter().enumerate().map(outcome).collect())
+    }
+
+    /// Opens the files that are at `paths`, as they were found within the time for which that may be believed, or as the origin says with
+    /// `revalidate`; of each, why it cannot be opened.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub async fn open_each(
+        self: Arc<Self>,
+        paths: Vec<Vec<u8>>,
+        revalidate: bool,
+    ) -> Result<Vec<Result<Arc<OpenFile>, Error>>, Error> {
+        let session = self;
+        let opening = paths.into_iter().map(move |path| {
+            let session = Arc::clone(&session);
+            async move {
+                match revalidate {
+                    true => Ok(session.look_up(&path, true).await?.0),
+                    false => session.known(&path).await,
+                }
+            }
+        });
+        Ok(stream::iter(opening).buffered(READS_AT_ONCE).collect().await)
+    }
+
+    /// Carries out `reads`, and notes how many bytes each got. One that fails is `failed`, by its number, which says whether that ends
+    /// the others.
+    async fn carry_out(
+        self: Arc<Self>,
+        reads: Vec<Read>,
+        counts: &mut [usize],
+        mut failed: impl FnMut(usize, Error) -> Result<(), Error> + Send,
+    ) -> Result<(), Error> {
+        let mut waiting = self.begin(reads, counts);
+        if !waiting.unknown.is_empty() {
+            self.look_up_all(&mut waiting, counts, &mut failed).await?;
+        }
+        if waiting.late.is_empty() {
+            return Ok(());
+        }
+        let session = self;
+        let finishing = waiting.late.into_iter().map(move |late| {
+            let (session, number) = (Arc::clone(&session), late.number);
+            async move { (number, session.finish(late).await) }
+        });
+        let mut ending = std::pin::pin!(stream::iter(finishing).buffer_unordered(READS_AT_ONCE));
+        while let Some((number, finished)) = ending.next().await {
+            match finished {
+                Ok(count) => counts[number] = count,
+                Err(error) => failed(number, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what can be done without waiting.
+    fn begin(&self, reads: Vec<Read>, counts: &mut [usize]) -> Waiting {
+        let (now, mut waiting) = (Instant::now(), Waiting::default());
+        for (number, read) in reads.into_iter().enumerate() {
+            let file = match &read.place {
+                Place::File(file) => Ok(Arc::clone(file)),
+                Place::Path(path) => self.handles.get(path, now).ok_or_else(|| path.clone()),
+            };
+            match file {
+                Ok(file) => waiting.begin(number, read, file, counts),
+                Err(path) => waiting.unknown.entry(path).or_default().push((number, read)),
+            }
+        }
+        waiting
+    }
+
+    /// Looks up the paths that are not known, and begins their reads.
+    async fn look_up_all(
+        self: &Arc<Self>,
+        waiting: &mut Waiting,
+        counts: &mut [usize],
+        failed: &mut (impl FnMut(usize, Error) -> Result<(), Error> + Send),
+    ) -> Result<(), Error> {
+        let unknown = std::mem::take(&mut waiting.unknown);
+        let session = Arc::clone(self);
+        let asking = unknown.into_iter().map(move |(path, reads)| {
+            let session = Arc::clone(&session);
+            async move { (session.look_up(&path, false).await, reads) }
+        });
+        let mut asked = std::pin::pin!(stream::iter(asking).buffer_unordered(READS_AT_ONCE));
+        while let Some((found, reads)) = asked.next().await {
+            for (number, read) in reads {
+                match &found {
+                    Ok((file, _, _)) => waiting.begin(number, read, Arc::clone(file), counts),
+                    Err(error) => failed(number, error.clone())?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(self: Arc<Self>, late: Late) -> Result<usize, Error> {
+        let Late { read: Read { place, offset, mut into }, mut file, mut gaps, .. } = late;
+        let mut is_stale = false;
+        loop {
+            let count = batch::expected(&file, offset, into.len());
+            let filled = batch::fill(Arc::clone(&file), gaps, into, Arc::clone(&self.in_flight)).await;
+            let Err((memory, failure)) = filled else { return Ok(count) };
+            let Place::Path(path) = &place else { return Err(of_version(failure, &file)) };
+            if is_stale || failure.kind() != FailureKind::VersionChanged {
+                return Err(of_path(failure, path));
+            }
+            (into, is_stale) = (memory, true);
+            file = self.renewed(path, &file).await?;
+            // All of it, so that no byte of the old version stays.
+            gaps = batch::copy_hits(&file, offset, &mut into);
+        }
+    }
+
+    /// The file at `path`, where `stale` is not any more. Another read of the batch may have asked already.
+    async fn renewed(&self, path: &[u8], stale: &OpenFile) -> Result<Arc<OpenFile>, Error> {
+        if let Some(newer) = self.handles.get(path, Instant::now()).filter(|known| known.id() != stale.id()) {
+            return Ok(newer);
+        }
+        self.handles.forget(path);
+        Ok(self.look_up(path, true).await?.0)
+    }
+
+    /// A view of `length` bytes at `offset`, fewer only at the end of the file. Where they lie in one piece in memory of this process or
+    /// of a worker on this host, nothing is copied; otherwise, and if views hold too much of that memory already, it is a copy.
+    ///
+    /// # Errors
+    /// As [`Session::read`].
+    pub async fn view(self: Arc<Self>, place: Place, offset: u64, length: usize) -> Result<View, Error> {
+        let file = match &place {
+            Place::File(file) => Arc::clone(file),
+            Place::Path(path) => self.known(path).await?,
+        };
+        let length = batch::expected(&file, offset, length);
+        let shared = view::shared(&file, offset, length, &self.views).await;
+        match shared {
+            Ok(Some(view)) => Ok(view),
+            Ok(None) => self.copied(place, offset, length).await,
+            // Looked up anew on the way.
+            Err(failure) if failure.kind() == FailureKind::VersionChanged && matches!(place, Place::Path(_)) => {
+                self.copied(place, offset, length).await
+            }
+            Err(failure) => Err(match &place {
+                Place::Path(path) => of_path(failure, path),
+                Place::File(file) => of_version(failure, file),
+            }),
+        }
+    }
+
+    async fn copied(self: Arc<Self>, place: Place, offset: u64, length: usize) -> Result<View, Error> {
+        let mut copy = CopyBuffer::new(length).ok_or_else(|| {
+            let error = std::io::Error::from_raw_os_error(libc::ENOMEM);
+            Error::system(&format!("cannot take {length} bytes for a view"), &error)
+        })?;
+        let counts = self.read(vec![Read { place, offset, into: copy.memory() }]).await?;
+        Ok(copy.finish(counts.first().copied().unwrap_or(0)))
+    }
+
+    /// Ends the session. Handles that are still open fail from now on; views stay.
+    pub async fn close(self: Arc<Self>) -> Result<(), Error> {
+        self.handles.clear();
+        self.node.close().await;
+        Ok(())
+    }
+
+    /// The file at `path`, as it was found within the time for which that may be believed.
+    async fn known(&self, path: &[u8]) -> Result<Arc<OpenFile>, Error> {
+        match self.handles.get(path, Instant::now()) {
+            Some(file) => Ok(file),
+            None => Ok(self.look_up(path, false).await?.0),
+        }
+    }
+
+    /// `path` became something else, by this session.
+    pub(crate) fn changed(&self, path: &[u8]) {
+        self.handles.changed(path, Instant::now());
+    }
+
+    pub(crate) async fn look_up(&self, path: &[u8], revalidate: bool) -> Result<(Arc<OpenFile>, Attr, FsPath), Error> {
+        let fs_path = path_of(path)?;
+        let asked = Instant::now();
+        let reply = self.client.stat(&fs_path, revalidate).await.map_err(|failure| of_path(failure, path))?;
+        let FileKind::File(version) = &reply.attr.kind else {
+            return Err(Error::is_a_directory(path));
+        };
+        let file = self.client.open_replicated(version.clone(), reply.attr.replicas);
+        self.handles.put(path, &file, asked, reply.valid_for);
+        Ok((file, reply.attr, fs_path))
+    }
+}
+
+fn windows_dir(config: &Config) -> Option<PathBuf> {
+    let is_on = config.network_shared_memory != SharedMemory::Off;
+    is_on.then(|| config.network_shared_memory_dir.clone().unwrap_or_else(forebay_shm::default_directory))
+}
+
+pub(crate) fn path_of(path: &[u8]) -> Result<FsPath, Error> {
+    FsPath::new(path).map_err(|error| Error::from(error).about(path))
+}
+
+pub(crate) fn of_path(failure: Failure, path: &[u8]) -> Error {
+    Error::from(failure).about(path)
+}
+
+fn of_version(failure: Failure, file: &OpenFile) -> Error {
+    of_path(failure, &file.version().path)
+}

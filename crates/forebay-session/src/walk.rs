@@ -1,0 +1,129 @@
+//! Listings, a page of names at a time.
+
+use forebay_client::Client;
+use forebay_types::{Attr, DirEntry, FileVersion, FsPath, VersionTag};
+use tokio::sync::Mutex;
+
+use crate::error::Error;
+
+/// Names asked for at a time.
+const PAGE: u32 = 1000;
+
+/// A name and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its path in the namespace: any bytes.
+    pub path: Vec<u8>,
+    /// The version of a file; none for a directory.
+    pub version: Option<FileVersion>,
+    /// Last modification, nanoseconds since 1970; 0 where the origin knows none.
+    pub modified_nanos: i64,
+    /// How many workers hold each of its blocks.
+    pub replicas: u8,
+    /// Whether it may be changed here.
+    pub writable: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(path: &FsPath, attr: Attr) -> Self {
+        let (modified_nanos, replicas, writable) = (attr.modified_nanos, attr.replicas, attr.writable);
+        Self { path: path.as_bytes().to_owned(), version: attr.version().cloned(), modified_nanos, replicas, writable }
+    }
+
+    /// The entity tag that the origin gave it, quotes included.
+    #[must_use]
+    pub fn etag(&self) -> Option<&str> {
+        match &self.version.as_ref()?.tag {
+            VersionTag::Etag(etag) => Some(etag),
+            VersionTag::Modified { .. } => None,
+        }
+    }
+}
+
+/// The names of one directory.
+pub(crate) struct Listing {
+    directory: FsPath,
+    next: Option<String>,
+    is_over: bool,
+}
+
+impl Listing {
+    pub(crate) fn new(directory: FsPath) -> Self {
+        Self { directory, next: None, is_over: false }
+    }
+
+    /// The next page; none after the last.
+    ///
+    /// # Errors
+    /// Whatever keeps the workers from saying.
+    pub(crate) async fn next_page(&mut self, client: &Client) -> Result<Option<Vec<Entry>>, Error> {
+        if self.is_over {
+            return Ok(None);
+        }
+        // Given up in the middle, the same page is asked for again.
+        let reply = client.list(&self.directory, self.next.clone(), PAGE, false).await;
+        let reply = reply.map_err(|failure| Error::from(failure).about(self.directory.as_bytes()))?;
+        self.is_over = reply.next.is_none();
+        self.next = reply.next;
+        let entry = |DirEntry { name, attr }: DirEntry| {
+            let path = self.directory.join(&name).map_err(|error| Error::from(error).about(&name))?;
+            Ok(Entry::new(&path, attr))
+        };
+        reply.entries.into_iter().map(entry).collect::<Result<_, Error>>().map(Some)
+    }
+}
+
+/// Everything below a path. Memory is bounded by one page for each level of depth.
+pub struct Walk {
+    client: Client,
+    state: Mutex<State>,
+}
+
+struct State {
+    first: Option<FsPath>,
+    /// Directories that are gone through, the deepest last, each with the page that it is at.
+    levels: Vec<(Listing, std::vec::IntoIter<Entry>)>,
+}
+
+impl Walk {
+    pub(crate) fn new(client: Client, path: FsPath) -> Self {
+        Self { client, state: Mutex::new(State { first: Some(path), levels: Vec::new() }) }
+    }
+
+    /// Some more names, directories before what is in them; none after the last. Of a file, itself; a directory is not among what is
+    /// below it.
+    ///
+    /// # Errors
+    /// What keeps a directory from being listed. The walk cannot go on after that.
+    pub async fn next_page(&self) -> Result<Option<Vec<Entry>>, Error> {
+        let mut state = self.state.lock().await;
+        if let Some(path) = state.first.clone() {
+            let reply = self.client.stat(&path, false).await;
+            let attr = reply.map_err(|failure| Error::from(failure).about(path.as_bytes()))?.attr;
+            state.first = None;
+            if attr.version().is_some() {
+                return Ok(Some(vec![Entry::new(&path, attr)]));
+            }
+            state.levels.push((Listing::new(path), Vec::new().into_iter()));
+        }
+        let mut found = Vec::new();
+        while let Some((listing, page)) = state.levels.last_mut() {
+            let Some(entry) = page.next() else {
+                if !found.is_empty() {
+                    break;
+                }
+                match listing.next_page(&self.client).await? {
+                    Some(next) => *page = next.into_iter(),
+                    None => drop(state.levels.pop()),
+                }
+                continue;
+            };
+            let below = entry.version.is_none().then(|| FsPath::new(&entry.path)).transpose()?;
+            found.push(entry);
+            if let Some(directory) = below {
+                state.levels.push((Listing::new(directory), Vec::new().into_iter()));
+            }
+        }
+        Ok(Some(found).filter(|found| !found.is_empty()))
+    }
+}

@@ -1,0 +1,153 @@
+//! A session of a program, with a worker of a directory in its process.
+
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_session::runtime::runtime;
+use forebay_session::{CallerMemory, Error, ErrorClass, Place, Read, Session, Settings};
+
+const SOON: Duration = Duration::from_secs(60);
+const LARGE: usize = (9 << 20) + 123;
+
+fn content(size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
+}
+
+fn origin() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("large"), content(LARGE)).unwrap();
+    std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+    for name in ["a/1", "a/b/2"] {
+        std::fs::write(directory.path().join(name), name).unwrap();
+    }
+    directory
+}
+
+fn settings(directory: &Path, more: &[(&str, &str)]) -> Settings {
+    let small = [("worker_memory_size", "64MiB"), ("worker.memory.prewarm", "false")];
+    let more = small.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Settings { up: Some(directory.display().to_string()), more, ..Settings::default() }
+}
+
+fn wait<T>(work: impl Future<Output = T>) -> T {
+    runtime().unwrap().block_on(async { tokio::time::timeout(SOON, work).await.expect("it does not hang") })
+}
+
+fn started(directory: &Path, more: &[(&str, &str)]) -> Arc<Session> {
+    wait(Session::start(settings(directory, more))).unwrap()
+}
+
+/// What reads of `(place, offset, length)` bring.
+fn read(session: &Arc<Session>, reads: &[(Place, u64, usize)]) -> Result<Vec<Vec<u8>>, Error> {
+    let mut buffers: Vec<Vec<u8>> = reads.iter().map(|(_, _, length)| vec![0; *length]).collect();
+    let into = |(buffer, (place, offset, _)): (&mut Vec<u8>, &(Place, u64, usize))| {
+        let start = NonNull::new(buffer.as_mut_ptr()).unwrap();
+        // SAFETY: the buffer is not looked at before the read has ended.
+        Read { place: place.clone(), offset: *offset, into: unsafe { CallerMemory::new(start, buffer.len()) } }
+    };
+    let all = buffers.iter_mut().zip(reads).map(into).collect();
+    let counts = wait(Arc::clone(session).read(all))?;
+    buffers.iter_mut().zip(counts).for_each(|(buffer, count)| buffer.truncate(count));
+    Ok(buffers)
+}
+
+fn path(path: &str) -> Place {
+    Place::Path(path.into())
+}
+
+#[test]
+fn a_batch_brings_every_range_of_paths_and_of_files() {
+    let (directory, large) = (origin(), content(LARGE));
+    let session = started(directory.path(), &[]);
+    let (file, entry) = wait(Arc::clone(&session).open(b"/large".to_vec())).unwrap();
+    assert_eq!(entry.version.unwrap().size, LARGE as u64);
+    let ranges = [(0, LARGE + 7), (5, 10), ((4 << 20) - 3, 6), (LARGE - 4, 100), (LARGE + 1, 5), (1 << 20, 0)];
+    // Cold, and then from memory.
+    for _ in 0..2 {
+        let reads: Vec<_> = ranges
+            .iter()
+            .flat_map(|(at, length)| {
+                [path("/large"), Place::File(Arc::clone(&file))].map(|place| (place, *at as u64, *length))
+            })
+            .collect();
+        let found = read(&session, &reads).unwrap();
+        for (found, (_, at, length)) in found.iter().zip(&reads) {
+            let at = (*at as usize).min(LARGE);
+            assert!(*found == large[at..(at + length).min(LARGE)], "{length} bytes at {at}");
+        }
+    }
+    wait(Arc::clone(&session).close()).unwrap();
+}
+
+#[test]
+fn errors_have_errno_and_path_and_a_batch_ends_with_the_first() {
+    let directory = origin();
+    let session = started(directory.path(), &[]);
+    let missing = read(&session, &[(path("/large"), 0, 5), (path("/missing"), 0, 5)]).unwrap_err();
+    assert_eq!((missing.errno, missing.path.as_deref()), (libc::ENOENT, Some(&b"/missing"[..])));
+    let directory = read(&session, &[(path("/a"), 0, 5)]).unwrap_err();
+    assert_eq!((directory.errno, directory.class), (libc::EISDIR, ErrorClass::System));
+    assert!(session.reopen(b"nonsense", 1).is_err());
+}
+
+#[test]
+fn names_are_listed_and_walked_once() {
+    let directory = origin();
+    let session = started(directory.path(), &[]);
+    let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    let mut listed: Vec<_> = wait(Arc::clone(&session).list(b"/".to_vec())).unwrap();
+    listed.sort_by(|a, b| a.path.cmp(&b.path));
+    assert_eq!(listed.iter().map(|entry| shown(&entry.path)).collect::<Vec<_>>(), ["/a", "/large"]);
+    let walk = session.walk(b"/a").unwrap();
+    let mut found = Vec::new();
+    while let Some(page) = wait(walk.next_page()).unwrap() {
+        found.extend(page.into_iter().map(|entry| shown(&entry.path)));
+    }
+    found.sort();
+    assert_eq!(found, ["/a/1", "/a/b", "/a/b/2"]);
+}
+
+#[test]
+fn a_path_leads_to_the_new_version_and_a_file_to_estale() {
+    let directory = origin();
+    let session = started(directory.path(), &[("client_prefetch_max_part_number", "0")]);
+    let (file, _) = wait(Arc::clone(&session).open(b"/large".to_vec())).unwrap();
+    let old = content(LARGE);
+    assert_eq!(read(&session, &[(Place::File(Arc::clone(&file)), 0, 10)]).unwrap(), [&old[..10]]);
+    std::fs::write(directory.path().join("next"), [7; 1000]).unwrap();
+    std::fs::rename(directory.path().join("next"), directory.path().join("large")).unwrap();
+    // Of the old version nothing of the last block was ever read.
+    let end = LARGE as u64 - 10;
+    let stale = read(&session, &[(Place::File(file), end, 10)]).unwrap_err();
+    assert_eq!(stale.errno, libc::ESTALE, "{stale}");
+    assert_eq!(read(&session, &[(path("/large"), end, 10)]).unwrap(), [b""]);
+    assert_eq!(read(&session, &[(path("/large"), 0, 2000)]).unwrap(), [[7_u8; 1000]]);
+}
+
+#[test]
+fn a_view_outlives_its_session_and_what_it_shows_stays() {
+    let (directory, large) = (origin(), content(LARGE));
+    let session = started(directory.path(), &[]);
+    let view = |at, length| wait(Arc::clone(&session).view(path("/large"), at, length)).unwrap();
+    let (first, across, end) = (view(10, 1000), view((4 << 20) - 5, 10), view(LARGE as u64 - 5, 100));
+    assert!(!first.is_copy() && across.is_copy());
+    wait(Arc::clone(&session).close()).unwrap();
+    assert!(first.bytes() == &large[10..1010] && end.bytes() == &large[LARGE - 5..]);
+    assert_eq!(across.bytes(), &large[(4 << 20) - 5..(4 << 20) + 5]);
+}
+
+#[test]
+fn a_start_that_nobody_waits_for_ends_what_it_started() {
+    let directory = origin();
+    let given_up = runtime().unwrap().block_on(async {
+        // Polled once: the thread of the node runs by then.
+        tokio::time::timeout(Duration::ZERO, Session::start(settings(directory.path(), &[]))).await
+    });
+    assert!(given_up.is_err());
+    // It takes nothing along that the next one needs.
+    let session = started(directory.path(), &[]);
+    assert_eq!(read(&session, &[(path("/a/1"), 0, 3)]).unwrap(), [b"a/1"]);
+    drop(session);
+}

@@ -1,0 +1,421 @@
+"""``forebay://`` for fsspec, and so for pandas, Polars, DuckDB, PyArrow, Zarr, datasets and whatever else reads through it.
+
+>>> import fsspec
+>>> fs = fsspec.filesystem("forebay", up="s3://my-bucket/datasets")
+>>> fs.ls("/train")
+>>> fs.cat_ranges(["/train/a", "/train/b"], 0, 1024)
+
+The arguments are those of :class:`forebay.Client`. File systems with the same arguments share one client in a process, and with ``up``
+one cache. Paths are those of the namespace: ``forebay:///dir/file``, ``forebay://dir/file`` and ``/dir/file`` are one file.
+
+Nothing is cached here, neither bytes nor listings: the client knows what is current, as a mount does. ``refresh=True`` of ``info`` and
+``ls``, and ``invalidate_cache``, have the origin asked. What waits for nothing is answered on the calling thread, without fsspec's loop.
+
+What is written is there when its file is closed, whole or not at all; in a transaction, when that ends. A file system may be used in a
+forked process, by any number of threads, and be pickled.
+"""
+
+# fsspec has no types.
+# pyright: basic
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks, get_loop
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.utils import stringify_path
+
+from forebay._client import Client, Upload
+from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, WriteFile, details
+from forebay._ranges import Ranges
+from forebay._settings import Setting, Settings
+from forebay.aio import AsyncClient
+
+__all__ = ["ForebayFileSystem"]
+
+#: Clients of file systems, in this process.
+_clients: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
+_making = threading.Lock()
+
+
+def _client_with(settings: Settings) -> Client:
+    """The client of all file systems with these settings. It connects when it is first used."""
+    with _making:
+        client = _clients.get(settings)
+        if client is None or client._is_closed:
+            client = _clients[settings] = Client._of(settings)
+        return client
+
+
+def _renew_lock() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class ForebayFileSystem(AsyncFileSystem):
+    """Reads and writes a namespace of Forebay's through fsspec.
+
+    :param etcd, workers, up, config, settings: as of :class:`forebay.Client`.
+    :param asynchronous, loop, batch_size: as of fsspec's ``AsyncFileSystem``.
+    """
+
+    protocol = "forebay"
+    root_marker = "/"
+
+    def __init__(
+        self,
+        *,
+        etcd: str | Iterable[str] | None = None,
+        workers: str | Iterable[str] | None = None,
+        up: str | os.PathLike[str] | None = None,
+        config: str | os.PathLike[str] | None = None,
+        asynchronous: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
+        batch_size: int | None = None,
+        use_listings_cache: bool | None = None,
+        listings_expiry_time: float | None = None,
+        max_paths: int | None = None,
+        **settings: Setting,
+    ) -> None:
+        # Of the listings cache that other file systems have, nothing is wanted.
+        super().__init__(asynchronous=asynchronous, loop=loop, batch_size=batch_size, use_listings_cache=False)
+        #: The client behind it. It is not to be closed: others may use it.
+        self.client = _client_with(Settings.of(etcd, workers, up, config, settings))
+        self._beside = AsyncClient.beside(self.client)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """fsspec's loop, of this process: the client behind it forgets its parent's connections after a fork, too."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._loop = None if self.asynchronous else get_loop()
+        return self._loop
+
+    @property
+    def fsid(self) -> str:
+        """Where it reads from."""
+        return f"forebay_{self.client!r}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        path = stringify_path(path)
+        for prefix in ("forebay://", "forebay::"):
+            path = path.removeprefix(prefix)
+        return "/" + path.strip("/")
+
+    # What a name is.
+
+    def info(self, path: str, refresh: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Name, size, type, ``mtime`` in seconds, ``ETag`` and ``version``, a name of this version of a file.
+
+        :param refresh: ask the origin, whatever a cache says.
+        """
+        return details(self.client.stat(self._strip_protocol(path), revalidate=refresh))
+
+    async def _info(self, path: str, refresh: bool = False, **kwargs: Any) -> dict[str, Any]:
+        return details(await self._beside.stat(self._strip_protocol(path), revalidate=refresh))
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether there is anything of that name."""
+        try:
+            self.info(path, **kwargs)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    async def _exists(self, path: str, **kwargs: Any) -> bool:
+        try:
+            await self._info(path, **kwargs)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def modified(self, path: str) -> datetime.datetime:
+        """When the object was last modified."""
+        nanoseconds = self.client.stat(self._strip_protocol(path)).modified_ns
+        if not nanoseconds:
+            raise NotImplementedError(f"the origin does not know when {path} was modified")
+        return datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.timezone.utc)
+
+    def ukey(self, path: str) -> str:
+        """A name of this version of the file: it changes whenever the object is replaced."""
+        return str(self.info(path).get("version") or super().ukey(path))
+
+    # Directories.
+
+    def ls(self, path: str, detail: bool = True, refresh: bool = False, **kwargs: Any) -> list[Any]:
+        """The entries of a directory, by name.
+
+        :param refresh: ask the origin, whatever a cache says.
+        """
+        path = self._strip_protocol(path)
+        if refresh:
+            self.client.refresh(path)
+        return _listed(map(details, self.client.ls(path)), detail)
+
+    async def _ls(self, path: str, detail: bool = True, refresh: bool = False, **kwargs: Any) -> list[Any]:
+        path = self._strip_protocol(path)
+        if refresh:
+            await self._beside.refresh(path)
+        return _listed(map(details, await self._beside.ls(path)), detail)
+
+    async def _find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        prefix: str = "",
+        **kwargs: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        if maxdepth is None:
+            found = await self._walked(path, withdirs)
+        else:
+            found = await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **kwargs)
+        if prefix:
+            start = path.rstrip("/") + "/" + prefix
+            found = {name: info for name, info in found.items() if name.startswith(start)}
+        return found if detail else list(found)
+
+    async def _walked(self, path: str, withdirs: bool) -> dict[str, Any]:
+        """All that is below a path, by name; a directory is itself among it."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if withdirs and path != self.root_marker:
+                found[path] = await self._info(path)
+            async for entry in self._beside.find(path, dirs=withdirs):
+                found[entry.path] = details(entry)
+        return dict(sorted(found.items()))
+
+    async def _mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        if not create_parents:
+            await self._info(self._parent(path))
+        await self._beside.mkdir(path)
+
+    async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
+        path = self._strip_protocol(path)
+        try:
+            await self._beside.mkdir(path)
+        except FileExistsError:
+            if not (exist_ok and await self._isdir(path)):
+                raise
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self.client.rmdir(self._strip_protocol(path))
+
+    async def _rmdir(self, path: str) -> None:
+        await self._beside.rmdir(self._strip_protocol(path))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Have the workers ask the origin again about ``path`` and its listing, or about everything."""
+        super().invalidate_cache(path)
+        self.client.refresh(self._strip_protocol(path or "/"), below=path is None)
+
+    # Reading.
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        """The bytes of any number of ranges, read in one native call.
+
+        Where a range has no end, or counts from the end, the sizes of those files are asked for in one call before.
+
+        :param max_gap: changes nothing: what lies near one another comes together anyway.
+        :param on_error: ``"return"``: an exception takes the place of the bytes that cannot be read; else the first one is raised.
+        """
+        ranges = Ranges(self._names(paths), starts, ends)
+        for revalidate in (False, True):
+            opened = self.client._live().open_each(ranges.unsized, revalidate) if ranges.unsized else []
+            if ranges.take(self.client.read_each(ranges.reads(opened))):
+                break
+        return ranges.answer(on_error)
+
+    async def _cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        batch_size: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        ranges = Ranges(self._names(paths), starts, ends)
+        for revalidate in (False, True):
+            opened = await self._beside._open_each(ranges.unsized, revalidate) if ranges.unsized else []
+            if ranges.take(await self._beside.read_each(ranges.reads(opened))):
+                break
+        return ranges.answer(on_error)
+
+    def _names(self, paths: list[str]) -> list[str]:
+        if not isinstance(paths, list):
+            raise TypeError("give a list of paths")
+        return [self._strip_protocol(path) for path in paths]
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        """The bytes of a file, or of a range of it, which may count from its end."""
+        [found] = self.cat_ranges([path], [start], [end], on_error="raise")
+        return bytes(found)
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        [found] = await self._cat_ranges([path], [start], [end], on_error="raise")
+        return bytes(found)
+
+    async def _get_file(self, rpath: str, lpath: str, callback: Any = DEFAULT_CALLBACK, **kwargs: Any) -> None:
+        try:
+            file = await self._beside.open(self._strip_protocol(rpath))
+        except IsADirectoryError:
+            os.makedirs(lpath, exist_ok=True)
+            return
+        callback.set_size(file.entry.size)
+        memory = memoryview(bytearray(min(4 * AT_ONCE, file.entry.size)))
+        offset = 0
+        try:
+            with open(lpath, "wb") as local:
+                while count := await file.readinto(memory, offset):
+                    await asyncio.to_thread(local.write, memory[:count])
+                    callback.relative_update(count)
+                    offset += count
+        except BaseException:
+            # Nobody is to take a part for the whole.
+            with contextlib.suppress(OSError):
+                os.unlink(lpath)
+            raise
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        cache_type: str = "none",
+        **kwargs: Any,
+    ) -> ReadFile | WriteFile:
+        path = self._strip_protocol(path)
+        if mode == "rb":
+            return ReadFile(self, self.client.open(path), block_size, cache_type, cache_options, **kwargs)
+        if mode in {"wb", "xb", "ab"}:
+            upload = self.client.create(path, exclusive=mode == "xb")
+            return WriteFile(self, path, mode, upload, block_size, autocommit, **kwargs)
+        raise NotImplementedError(f"files are read, or written anew: give rb, wb, xb or ab, not {mode}")
+
+    async def open_async(self, path: str, mode: str = "rb", **kwargs: Any) -> AsyncReadFile | AsyncWriteFile:
+        """A file for an event loop, whose ``read``, ``write`` and ``close`` are awaited."""
+        path = self._strip_protocol(path)
+        if mode == "rb":
+            return AsyncReadFile(self, await self._beside.open(path))
+        if mode in {"wb", "xb"}:
+            return AsyncWriteFile(self, path, await self._beside.create(path, exclusive=mode == "xb"))
+        raise ValueError(f"in an event loop files are opened as rb, wb or xb, not {mode}")
+
+    # Writing.
+
+    async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        path, exclusive = self._strip_protocol(path), mode == "create"
+        if self._intrans:
+            await self._upload(path, _once(value), exclusive)
+        else:
+            await self._beside.write(path, value, exclusive=exclusive)
+
+    async def _put_file(
+        self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
+    ) -> None:
+        rpath = self._strip_protocol(rpath)
+        if os.path.isdir(lpath):
+            await self._makedirs(rpath, exist_ok=True)
+            return
+        callback.set_size(os.path.getsize(lpath))
+        await self._upload(rpath, _pieces(lpath, callback), mode == "create")
+
+    async def _upload(self, path: str, pieces: AsyncIterator[Any], exclusive: bool) -> None:
+        """Make a path a file of these pieces, when a transaction ends, if there is one."""
+        upload = await self._beside.create(path, exclusive=exclusive)
+        try:
+            async for piece in pieces:
+                await upload.write(piece)
+            if self._intrans:
+                self.transaction.files.append(Deferred(Upload(upload._native)))
+            else:
+                await upload.finish()
+        except BaseException:
+            await upload.abort()
+            raise
+
+    async def _cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        try:
+            await self._beside.copy(path1, path2)
+        except IsADirectoryError as error:
+            if error.filename != path1:
+                raise
+            await self._makedirs(path2, exist_ok=True)
+
+    async def _rm_file(self, path: str, **kwargs: Any) -> None:
+        await self._beside.remove(self._strip_protocol(path))
+
+    async def _rm(
+        self,
+        path: Any,
+        recursive: bool = False,
+        batch_size: int | None = None,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        names = await self._expand_path(path, recursive=recursive, maxdepth=maxdepth)
+        removing = [self._rm_file(name) for name in names]
+        outcomes = await _run_coros_in_chunks(
+            removing, batch_size=batch_size or self.batch_size, nofiles=True, return_exceptions=True
+        )
+        directories = []
+        for name, outcome in zip(names, outcomes, strict=True):
+            if recursive and isinstance(outcome, IsADirectoryError):
+                directories.append(name)
+            elif recursive and isinstance(outcome, FileNotFoundError):
+                # A directory that was there for the sake of a file in it.
+                continue
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        # Those in others first.
+        for name in sorted(directories, key=lambda name: name.count("/"), reverse=True):
+            with contextlib.suppress(FileNotFoundError):
+                await self._rmdir(name)
+
+
+def _listed(entries: Iterable[dict[str, Any]], detail: bool) -> list[Any]:
+    found = sorted(entries, key=lambda info: info["name"])
+    return found if detail else [info["name"] for info in found]
+
+
+async def _once(value: Any) -> AsyncIterator[Any]:
+    yield value
+
+
+async def _pieces(lpath: str, callback: Any) -> AsyncIterator[bytes]:
+    """A local file from its beginning to its end."""
+    with open(lpath, "rb", buffering=0) as local:
+        while piece := await asyncio.to_thread(local.read, AT_ONCE):
+            yield piece
+            callback.relative_update(len(piece))

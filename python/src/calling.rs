@@ -1,0 +1,76 @@
+//! How a call waits.
+//!
+//! Its work is polled once where it was called, without the GIL: that is enough whenever the answer is in memory of this process. What
+//! has to wait does so on the calling thread, which asks for signals now and then, so that Ctrl-C ends it; or, for asyncio, as an
+//! [`Operation`] that tells of its end. Work that is given up is dropped, and what it wrote to is nobody's concern from then on.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use forebay_session::Error;
+use forebay_session::runtime::runtime;
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use tokio::runtime::Runtime;
+
+use crate::buffers::Held;
+use crate::errors::raised;
+use crate::operation::{Ending, Operation};
+
+/// How often a thread that waits asks whether there was a signal. Only the main thread's are heard, as everywhere in Python.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Carries out `work`, whose answer `convert` makes an object of. Without `done` it waits. With it, the answer is returned if it is there
+/// at once; else an [`Operation`] is, and `done(answer, None)` or `done(None, exception)` will be called by another thread.
+pub(crate) fn call<T: Send + 'static>(
+    py: Python<'_>,
+    done: Option<Py<PyAny>>,
+    held: Held,
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    convert: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    let runtime = runtime().map_err(raised)?;
+    let Some(done) = done else {
+        let answer = wait(py, runtime, work)?;
+        drop(held);
+        return convert(py, answer.map_err(raised)?);
+    };
+    let mut work = Box::pin(work);
+    if let Poll::Ready(answer) = py.detach(|| poll_once(runtime, work.as_mut())) {
+        drop(held);
+        return convert(py, answer.map_err(raised)?);
+    }
+    let held = Arc::new(Mutex::new(held));
+    let operation = Operation::start(runtime, work, Ending { done, held, convert });
+    Ok(Py::new(py, operation)?.into_any())
+}
+
+/// What `work` gives, waited for without the GIL.
+///
+/// # Errors
+/// What a signal's handler raised meanwhile, such as `KeyboardInterrupt`; `work` was dropped then.
+fn wait<T: Send>(py: Python<'_>, runtime: &'static Runtime, work: impl Future<Output = T> + Send) -> PyResult<T> {
+    py.detach(|| -> PyResult<T> {
+        let mut work = pin!(work);
+        if let Poll::Ready(answer) = poll_once(runtime, work.as_mut()) {
+            return Ok(answer);
+        }
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    biased;
+                    answer = &mut work => return Ok::<T, PyErr>(answer),
+                    () = tokio::time::sleep(LOOK_EVERY) => Python::attach(|py| py.check_signals())?,
+                }
+            }
+        })
+    })
+}
+
+fn poll_once<F: Future + ?Sized>(runtime: &Runtime, work: Pin<&mut F>) -> Poll<F::Output> {
+    let _entered = runtime.enter();
+    work.poll(&mut Context::from_waker(Waker::noop()))
+}

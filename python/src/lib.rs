@@ -1,0 +1,47 @@
+//! The native module of the Python package: `forebay-session`, with Python's types, errors, buffers and signals.
+//!
+//! * `session.rs`: the session's functions as Python calls them;
+//! * `calling.rs`: how a call waits, on the calling thread without the GIL, or as an `Operation` of asyncio;
+//! * `writer.rs`: a file that is being written;
+//! * `buffers.rs`: memory of Python objects, and of whoever has an address;
+//! * `view.rs`, `dlpack.rs`: bytes of the cache as a buffer and as a tensor;
+//! * `values.rs`, `errors.rs`: paths, entries and exceptions.
+//!
+//! The classes here are for the Python code in `forebay/` alone, which is the API.
+
+#![warn(clippy::expect_used, clippy::unwrap_used)]
+
+mod buffers;
+mod calling;
+mod dlpack;
+mod errors;
+mod file;
+mod operation;
+mod session;
+mod values;
+mod view;
+mod writer;
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+
+/// In a forked child: lets go of what would tell workers that its parent still reads.
+#[pyfunction]
+fn after_fork_in_child(windows_dirs: Vec<PathBuf>) {
+    forebay_session::fork::close_inherited(&windows_dirs);
+}
+
+/// The module.
+#[pymodule(gil_used = false)]
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<file::File>()?;
+    module.add_class::<operation::Operation>()?;
+    module.add_class::<session::Session>()?;
+    module.add_class::<session::Walk>()?;
+    module.add_class::<view::View>()?;
+    module.add_class::<writer::Writer>()?;
+    module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,44 @@
+"""The package: its types, and what importing it takes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import forebay
+import pytest
+
+HERE = Path(__file__).resolve().parent.parent
+
+
+def test_types_are_checked_strictly() -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(Path(forebay.__file__).parent.parent / ".mypy")],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_pyright_finds_nothing() -> None:
+    if shutil.which("pyright") is None:
+        pytest.skip("pyright is not installed")
+    checked = subprocess.run(["pyright"], cwd=HERE, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_guide_says_which_programs_ran_unchanged() -> None:
+    script = HERE.parent / "scripts/python.py"
+    checked = subprocess.run([sys.executable, script, "table", "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_importing_it_starts_no_thread_and_imports_little() -> None:
+    program = (
+        "import os, sys; import forebay; print(len(os.listdir('/proc/self/task')), 'asyncio' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["1", "False"]

@@ -1,0 +1,157 @@
+"""Forks, other processes, signals and interpreters."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import forebay
+import pytest
+
+from .conftest import SMALL, SOON, HungWorker, in_fork
+
+
+def test_a_forked_child_reads_through_connections_of_its_own(client: forebay.Client, origin: Path) -> None:
+    wanted = (origin / "large").read_bytes()
+    with client.open("/large") as file:
+        assert file.pread(10, 0) == wanted[:10]
+        assert in_fork(lambda: client.read("/large") == wanted) == "True"
+        assert in_fork(lambda: file.pread(10, 5 << 20) == wanted[5 << 20 : (5 << 20) + 10]) == "True"
+        # A child of a child, which never used the client in between.
+        assert in_fork(lambda: in_fork(lambda: file.pread(10, 0) == wanted[:10])) == "True"
+        # The parent's are as they were.
+        assert file.pread(10, 4 << 20) == wanted[4 << 20 : (4 << 20) + 10]
+
+
+def test_a_view_raises_in_a_forked_child_and_stays_the_parents(client: forebay.Client, origin: Path) -> None:
+    view = client.view("/small", 0, 4)
+    assert in_fork(lambda: bytes(view)).startswith("BufferError: this view was made by the process")
+    assert in_fork(lambda: len(view)).startswith("BufferError")
+    assert in_fork(lambda: view) == "<forebay.View of the parent process>"
+    assert bytes(view) == b"what"
+
+
+def test_a_fork_beside_threads_that_read_costs_neither_an_error(client: forebay.Client, origin: Path) -> None:
+    wanted, is_over = (origin / "large").read_bytes(), threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not is_over.is_set():
+            if client.read("/large", 1 << 20, 1000) != wanted[1 << 20 : (1 << 20) + 1000]:
+                wrong.append("parent")
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            assert in_fork(lambda: client.read("/large", 0, 1000) == wanted[:1000]) == "True"
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def first_bytes(client: forebay.Client, path: str) -> bytes:
+    """Run in other processes."""
+    return client.read(path, 0, 16)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_pools_of_processes_read_with_a_pickled_client(client: forebay.Client, origin: Path, method: str) -> None:
+    context = multiprocessing.get_context(method)
+    paths = [f"/tree/{number:02}" for number in range(20)]
+    with context.Pool(2) as pool:
+        found = pool.starmap(first_bytes, [(client, path) for path in paths])
+        pool.close()
+        pool.join()
+    assert found == [(origin / path[1:]).read_bytes()[:16] for path in paths]
+
+
+def test_a_process_that_is_killed_while_it_reads_costs_others_nothing(client: forebay.Client, origin: Path) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        while True:
+            client.read("/large")
+            os.write(writer, b".")
+    os.close(writer)
+    assert os.read(reader, 1) == b"."
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reader)
+    assert client.read("/large") == (origin / "large").read_bytes()
+
+
+def test_ctrl_c_ends_a_wait_and_the_client_goes_on(hung_worker: HungWorker) -> None:
+    with forebay.Client(workers=hung_worker.address, network_shared_memory="off") as client:
+
+        def interrupt() -> None:
+            hung_worker.is_asked.wait(SOON)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            client.stat("/file")
+        assert time.monotonic() - began < SOON
+
+
+def test_other_threads_run_while_one_waits(hung_worker: HungWorker) -> None:
+    with forebay.Client(
+        workers=hung_worker.address, client_request_timeout="1s", network_shared_memory="off"
+    ) as client:
+        waited: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                client.stat("/file")
+            except OSError as error:
+                waited.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert hung_worker.is_asked.wait(SOON), "this thread has the interpreter"
+        thread.join(SOON)
+        [error] = waited
+        assert isinstance(error, OSError) and error.errno
+
+
+def test_a_client_that_nobody_closed_ends_with_its_interpreter(origin: Path) -> None:
+    program = f"""
+        import forebay
+        client = forebay.Client(up={str(origin)!r}, **{SMALL!r})
+        print(client.read("/small").decode())
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=SOON
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "what a cache must never get wrong\n"
+
+
+def test_a_subinterpreter_is_refused_clearly() -> None:
+    program = """
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        interpreter = interpreters.create()
+        try:
+            said = interpreters.run_string(interpreter, "import forebay")
+            print(said and said.formatted)
+        except Exception as error:
+            print(error)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=SOON
+    )
+    assert "main interpreter only" in ended.stdout + ended.stderr

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""The Python package: its tests, and its wheel.
+
+    python.py test MODULE [ARGUMENT...]     runs python/tests with the native module that cargo built at MODULE
+    python.py programs MODULE [NAME...]     runs other projects on `forebay://`: python/tests/programs. With FOREBAY_BLESS=1, what ran is
+                                            written down there, and in the table of docs/python.md
+    python.py table [--check]               writes that table from what is written down, or says whether it is so
+    python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
+    python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py
+    python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
+
+They make virtual environments below target/python from locked requirements. Where PyPI cannot be reached tests and programs are skipped,
+with the reason; the wheel cannot be built then.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+BUILT = TARGET / "python"
+#: As in `build-system` of python/pyproject.toml.
+MATURIN = re.search(r'"(maturin==[^"]+)"', (PACKAGE / "pyproject.toml").read_text())[1]
+OLDEST = (3, 11)
+PROGRAMS = PACKAGE / "tests/programs"
+#: What ran, each with its version, as of the last FOREBAY_BLESS=1.
+RAN = PROGRAMS / "ran.json"
+GUIDE = ROOT / "docs/python.md"
+#: In the guide, around the table of what ran.
+TABLE = re.compile(r"(<!-- ran: begin -->\n).*?(<!-- ran: end -->)", re.DOTALL)
+
+
+def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
+    """The interpreter of a virtual environment with these requirements, made unless it is there already."""
+    key = hashlib.sha256(repr((requirements, interpreter, sys.version)).encode()).hexdigest()[:12]
+    place = BUILT / f"{name}-{key}"
+    python = place / "bin/python"
+    if (place / "complete").exists():
+        return python
+    shutil.rmtree(place, ignore_errors=True)
+    print(f"python: making {place} with {len(requirements)} packages of PyPI", flush=True)
+    subprocess.run([interpreter, "-m", "venv", place], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*pip, *requirements], check=True)
+    (place / "complete").touch()
+    return python
+
+
+def locked(requirements: pathlib.Path) -> list[str]:
+    lines = requirements.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test(module: pathlib.Path, arguments: list[str]) -> int:
+    if sys.version_info < OLDEST:
+        print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
+        return print_counts(0, 0)
+    try:
+        python = environment("test", locked(PACKAGE / "tests/requirements.txt"))
+    except subprocess.CalledProcessError as error:
+        print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
+        return print_counts(0, 0)
+    site = installed(module)
+    with tempfile.NamedTemporaryFile(suffix=".xml") as results:
+        # The package beside the tests has no native module: neither Python nor pytest is to find it before the one that has.
+        command = [python, "-P", "-m", "pytest", "--import-mode=append", "-q", "-p", "no:cacheprovider"]
+        command += [f"--junitxml={results.name}", *arguments]
+        variables = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
+        # Of the same build, beside it.
+        program = module.resolve().parent / "forebay"
+        variables |= {"PYTHON_TESTS_PROGRAM": str(program)} if program.exists() else {}
+        status = subprocess.run(command, cwd=PACKAGE, env=variables).returncode
+        return max(tell(results.name), status)
+
+
+def installed(module: pathlib.Path) -> pathlib.Path:
+    """A folder with the package as a wheel would have it, entry points included, and this native module."""
+    site = BUILT / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(module, site / "forebay/_native.abi3.so")
+    metadata = site / "forebay-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: forebay\nVersion: 0\n")
+    with (PACKAGE / "pyproject.toml").open("rb") as file:
+        groups = tomllib.load(file)["project"]["entry-points"]
+    points = ["\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in of_group.items())]) for group, of_group in groups.items()]
+    (metadata / "entry_points.txt").write_text("\n\n".join(points) + "\n")
+    return site
+
+
+def programs(module: pathlib.Path, names: list[str]) -> int:
+    """Runs those with these names, or all, one after the other: each may take all of the machine."""
+    if sys.version_info < OLDEST:
+        print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
+        return print_counts(0, 0)
+    site, records, failed = installed(module), {}, 0
+    for program in sorted(PROGRAMS.glob("*.py")):
+        if program.stem == "common" or (names and program.stem not in names):
+            continue
+        try:
+            python = environment(program.stem, locked(program.with_suffix(".txt")))
+        except subprocess.CalledProcessError as error:
+            print(f"skipped: {program.stem}: its wheels cannot be installed from PyPI: {error}")
+            continue
+        if (record := ran(python, program, site)) is None:
+            failed += 1
+            print(f"test programs::{program.stem} ... FAILED")
+        else:
+            records[record["name"]] = record
+    if os.environ.get("FOREBAY_BLESS") == "1":
+        known = {record["name"]: record for record in json.loads(RAN.read_text())} | records
+        RAN.write_text(json.dumps([known[name] for name in sorted(known)], indent=2, ensure_ascii=False) + "\n")
+        table(check=False)
+    return print_counts(len(records), failed)
+
+
+def ran(python: pathlib.Path, program: pathlib.Path, site: pathlib.Path) -> dict[str, str] | None:
+    """What a program says that it did; none if it failed."""
+    with tempfile.TemporaryDirectory() as directory:
+        record = pathlib.Path(directory) / "ran.json"
+        variables = {"PYTHONPATH": f"{site}{os.pathsep}{PROGRAMS}", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
+        variables |= {"PROGRAM_RAN": str(record)}
+        status = subprocess.run([python, "-P", program], cwd=directory, env=os.environ | variables).returncode
+        return json.loads(record.read_text()) if status == 0 and record.exists() else None
+
+
+def table(check: bool) -> int:
+    """The table of docs/python.md, from what is written down."""
+    rows = [f"| {record['name']} | {record['version']} | {record['does']} |\n" for record in json.loads(RAN.read_text())]
+    head = "| project | version | what ran |\n| --- | --- | --- |\n"
+    new = head + "".join(rows) if rows else "Nothing was run yet.\n"
+    guide = GUIDE.read_text()
+    written = TABLE.sub(lambda found: found[1] + new + found[2], guide)
+    if check and written != guide:
+        print("docs/python.md does not say what ran: run `scripts/python.py table`")
+        return 1
+    if written != guide:
+        GUIDE.write_text(written)
+    return 0
+
+
+def bench(arguments: list[str]) -> int:
+    parts = ["-p", "forebay-python", "-p", "forebay-session", "--lib", "--example", "reads"]
+    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
+    site = installed(TARGET / "release/lib_native.so")
+    command = [sys.executable, PACKAGE / "benchmarks/reads.py", "--rust", TARGET / "release/examples/reads", *arguments]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
+
+
+def bench_fsspec(arguments: list[str]) -> int:
+    module = ["-p", "forebay-python", "--lib"]
+    programs = ["-p", "forebay", "-p", "forebay-testkit", "--bin", "forebay", "--bin", "forebay-testkit-s3"]
+    for parts in (module, programs):
+        subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
+    site = installed(TARGET / "release/lib_native.so")
+    python = environment("bench-fsspec", locked(PACKAGE / "benchmarks/fsspec_reads.txt"))
+    built = ["--server", TARGET / "release/forebay-testkit-s3", "--program", TARGET / "release/forebay"]
+    command = [python, "-P", PACKAGE / "benchmarks/fsspec_reads.py", *built, *arguments]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
+
+
+def tell(results: str) -> int:
+    """Says of pytest's results what scripts/test.py wants to know."""
+    try:
+        cases = xml.etree.ElementTree.parse(results).findall(".//testcase")
+    except xml.etree.ElementTree.ParseError:
+        return 1
+    failed = 0
+    for case in cases:
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+            print(f"test {case.get('classname')}::{case.get('name')} ... FAILED")
+        elif (skipped := case.find("skipped")) is not None:
+            print(f"skipped: {skipped.get('message')}")
+    skips = len([case for case in cases if case.find("skipped") is not None])
+    return print_counts(len(cases) - failed - skips, failed)
+
+
+def print_counts(passed: int, failed: int) -> int:
+    print(f"{passed} passed; {failed} failed")
+    return int(failed > 0)
+
+
+def wheel(interpreter: str) -> int:
+    """Builds the wheel, and reads a file with it in an environment that has nothing else."""
+    python = environment("build", [MATURIN])
+    subprocess.run(["cargo", "build", "--release", "--locked", "--bin", "forebay"], cwd=ROOT, check=True)
+    # A script of the wheel beside the native module, of which maturin builds one or the other (ADR 0026).
+    program = PACKAGE / "forebay.data/scripts/forebay"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(TARGET / "release/forebay", program)
+    subprocess.run(["strip", program], check=True)
+    wheels = TARGET / "wheels"
+    before = {path: path.stat().st_mtime_ns for path in wheels.glob("*.whl")}
+    build = [python, "-m", "maturin", "build", "--release", "--locked", "--out", wheels, "--interpreter", interpreter]
+    subprocess.run(build, cwd=PACKAGE, check=True)
+    [built] = [path for path in wheels.glob("*.whl") if before.get(path) != path.stat().st_mtime_ns]
+    print(f"python: {built}, {built.stat().st_size / (1 << 20):.1f} MiB")
+    return tried(built, interpreter)
+
+
+def tried(built: pathlib.Path, interpreter: str) -> int:
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        subprocess.run([interpreter, "-m", "venv", place / "venv"], check=True)
+        python = place / "venv/bin/python"
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", built]
+        subprocess.run(pip, check=True)
+        subprocess.run([place / "venv/bin/forebay", "version"], check=True)
+        (place / "origin").mkdir()
+        (place / "origin/labels.txt").write_text("read through the cache\n")
+        # The lines of README.md, with another origin.
+        lines = example()
+        lines = re.sub(r"up=\"[^\"]*\"", f'up="{place / "origin"}"', lines)
+        said = subprocess.run([python, "-c", lines], capture_output=True, text=True, check=True).stdout
+        if "read through the cache" not in said:
+            print(f"python: the example of the README printed {said!r}")
+            return 1
+        took = "import time; began = time.perf_counter(); import forebay; print(round((time.perf_counter() - began) * 1000))"
+        times = [int(subprocess.run([python, "-c", took], capture_output=True, text=True, check=True).stdout) for _ in range(5)]
+        print(f"python: the example of the README works; import takes {sorted(times)[2]} ms, the median of five")
+    return 0
+
+
+def example() -> str:
+    """The first block of Python in README.md."""
+    return re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    tests = commands.add_parser("test", help="run the tests of the package")
+    tests.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
+    tests.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest")
+    others = commands.add_parser("programs", help="run other projects on forebay://")
+    others.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
+    others.add_argument("names", nargs="*", help="of programs; all, if none is given")
+    tables = commands.add_parser("table", help="write the table of what ran")
+    tables.add_argument("--check", action="store_true", help="only say whether it is as it should be")
+    beside = commands.add_parser("bench-fsspec", help="measure forebay:// beside s3fs and obstore", add_help=False)
+    beside.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    measuring = commands.add_parser("bench", help="measure reads", add_help=False)
+    measuring.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    wheels = commands.add_parser("wheel", help="build the wheel, and try it")
+    wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
+    options = parser.parse_args()
+    if options.command == "test":
+        return test(options.module, options.arguments)
+    if options.command == "programs":
+        return programs(options.module, options.names)
+    if options.command == "table":
+        return table(options.check)
+    if options.command == "bench":
+        return bench(options.arguments)
+    if options.command == "bench-fsspec":
+        return bench_fsspec(options.arguments)
+    return wheel(options.interpreter)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
