@@ -27,6 +27,8 @@ BUILT = TARGET / "python"
 #: As in `build-system` of python/pyproject.toml.
 MATURIN = re.search(r'"(maturin==[^"]+)"', (PACKAGE / "pyproject.toml").read_text())[1]
 OLDEST = (3, 11)
+#: Run:ai's streamer before its C interface changed. Its present one is in python/tests/requirements.txt.
+EARLIER_STREAMER = "runai-model-streamer==0.15.9"
 
 
 def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
@@ -56,6 +58,7 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         return print_counts(0, 0)
     try:
         python = environment("test", locked())
+        earlier = environment("streamer", [EARLIER_STREAMER])
     except subprocess.CalledProcessError as error:
         print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
         return print_counts(0, 0)
@@ -66,6 +69,9 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         # Of the same build, beside it.
         program = module.resolve().parent / "forebay"
         variables |= {"PYTHON_TESTS_PROGRAM": str(program)} if program.exists() else {}
+        streamer = program.with_name("libforebay_streamer.so")
+        variables |= {"PYTHON_TESTS_STREAMER": str(streamer)} if streamer.exists() else {}
+        [variables["PYTHON_TESTS_EARLIER_STREAMER"]] = map(str, earlier.parent.parent.glob("lib/python*/site-packages"))
         status = subprocess.run(command, cwd=PACKAGE, env=variables).returncode
         return max(tell(results.name), status)
 
