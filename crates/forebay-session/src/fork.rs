@@ -68,7 +68,7 @@ impl<T> OfProcess<T> {
 
     /// The value, to be changed; `None` in a process that was forked from the one that made it.
     pub fn get_mut(&mut self) -> Option<&mut T> {
-        if self.is_ours() { Some(&mut self.value) } else { None }
+        if self.is_ours() { Some(&mut *self.value) } else { None }
     }
 
     /// Whether this process made it.

@@ -37,7 +37,8 @@ pub fn runtime() -> Result<&'static Runtime, Error> {
 /// # Errors
 /// When there is no runtime.
 pub fn wait<T>(work: impl Future<Output = T>) -> Result<T, Error> {
-    let (runtime, mut work) = (runtime()?, pin!(work));
+    let runtime = runtime()?;
+    let mut work = pin!(work);
     let first = {
         let _entered = runtime.enter();
         work.as_mut().poll(&mut Context::from_waker(Waker::noop()))

@@ -383,7 +383,7 @@ unsafe fn consecutive(
     ranges.collect()
 }
 
-/// The next range that was read. At the first that could not be, its code is returned, and of the others nothing may be known.
+/// The next range, in order: whether it was read, its code says.
 #[unsafe(no_mangle)]
 pub extern "C" fn runai_response(
     streamer: Option<&Handle>,
@@ -394,11 +394,8 @@ pub extern "C" fn runai_response(
         let streamer = live(streamer)?;
         let (file_index, index) = file_index.zip(index).ok_or(Code::InvalidParameter)?;
         let (file, range, code) = streamer.answer_in_order()?;
-        if code != Code::Success {
-            return Err(code);
-        }
         (*file_index, *index) = (file, range);
-        Ok(())
+        if code == Code::Success { Ok(()) } else { Err(code) }
     })
 }
 
