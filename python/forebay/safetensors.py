@@ -357,7 +357,8 @@ class Slice:
         array, (address, length) = framework.empty(shape, self._tensor.dtype)
         reads: list[tuple[int, tuple[int, int]]] = []
         at, width = address, _TYPES[self._tensor.dtype][0] // 8
-        for start, count in _runs(self._tensor.shape, ranges) if length else ():
+        runs: Iterator[tuple[int, int]] = _runs(self._tensor.shape, ranges) if length else iter(())
+        for start, count in runs:
             reads.append((self._tensor.start + start * width, (at, count * width)))
             at += count * width
             if len(reads) == _ROWS_AT_ONCE:
@@ -379,7 +380,8 @@ def _ranges(name: str, shape: tuple[int, ...], index: Index) -> tuple[list[tuple
         raise SafetensorError(f"Error during slicing {index} with shape {list(shape)}: too many slices for `{name}`")
     place = asked.index(...)
     asked[place : place + 1] = [slice(None)] * missing
-    ranges, kept = [], []
+    ranges: list[tuple[int, int]] = []
+    kept: list[int] = []
     for size, item in zip(shape, asked, strict=True):
         if isinstance(item, slice):
             start, stop, step = item.indices(size)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import forebay
+import forebay.safetensors
 import forebay.vllm
 import numpy
 import pytest
