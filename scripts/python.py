@@ -39,6 +39,8 @@ RAN = PROGRAMS / "ran.json"
 GUIDE = ROOT / "docs/python.md"
 #: In the guide, around the table of what ran.
 TABLE = re.compile(r"(<!-- ran: begin -->\n).*?(<!-- ran: end -->)", re.DOTALL)
+#: Run:ai's streamer before its C interface changed. Its present one is in python/tests/requirements.txt.
+EARLIER_STREAMER = "runai-model-streamer==0.15.9"
 
 
 def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
@@ -68,6 +70,7 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         return print_counts(0, 0)
     try:
         python = environment("test", locked(PACKAGE / "tests/requirements.txt"))
+        earlier = environment("streamer", [EARLIER_STREAMER])
     except subprocess.CalledProcessError as error:
         print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
         return print_counts(0, 0)
@@ -80,6 +83,9 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         # Of the same build, beside it.
         program = module.resolve().parent / "forebay"
         variables |= {"PYTHON_TESTS_PROGRAM": str(program)} if program.exists() else {}
+        streamer = program.with_name("libforebay_streamer.so")
+        variables |= {"PYTHON_TESTS_STREAMER": str(streamer)} if streamer.exists() else {}
+        [variables["PYTHON_TESTS_EARLIER_STREAMER"]] = map(str, earlier.parent.parent.glob("lib/python*/site-packages"))
         status = subprocess.run(command, cwd=PACKAGE, env=variables).returncode
         return max(tell(results.name), status)
 

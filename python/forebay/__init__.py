@@ -15,5 +15,6 @@ refuse_subinterpreters()
 
 from forebay._client import Client, Entry, File, Upload  # noqa: E402
 from forebay._native import View, __version__  # noqa: E402
+from forebay._prefetch import Prefetch  # noqa: E402
 
-__all__ = ["Client", "Entry", "File", "Upload", "View", "__version__"]
+__all__ = ["Client", "Entry", "File", "Prefetch", "Upload", "View", "__version__"]

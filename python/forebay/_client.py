@@ -9,9 +9,10 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from forebay import _native, _processes
+from forebay._prefetch import Prefetch
 from forebay._settings import Setting, Settings
 
 if TYPE_CHECKING:
@@ -214,6 +215,26 @@ class Client:
         hold a quarter. Otherwise the view is a copy (``View.is_copy``). Views do not outlive a fork.
         """
         return self._live().view(path, offset, n)
+
+    def prefetch(
+        self,
+        plan: Iterable[tuple[AnyPath | File, int, int]],
+        *,
+        ahead: int = 64 << 20,
+        to: Literal["here", "workers"] = "here",
+    ) -> Prefetch:
+        """Announce what will be read, ``(path or file, offset, n)`` in that order, and have it fetched before.
+
+        The plan is taken from as it is needed, and may be endless. ``Prefetch.advance(count)`` says how much of it was read; fetched is
+        what follows, at most ``ahead`` bytes. They take memory from what is cached: of ``worker.memory.size`` with ``up``, else of
+        ``client.memory.size``. The fetches end when what this returns is closed or forgotten.
+
+        :param to: ``"here"``, for reads of this process; ``"workers"`` if others read, such as the workers of a ``DataLoader``, or not
+            all of it.
+        """
+        if to not in ("here", "workers"):
+            raise ValueError(f"to is {to!r}; give \"here\" or \"workers\"")
+        return Prefetch(self._live, plan, ahead, to)
 
     def close(self) -> None:
         """Ends the client's connections, and with ``up`` the cache. Views stay."""

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_client::OpenFile;
 use forebay_session::fork::OfProcess;
-use forebay_session::{Error, Existing, Place, Read, Settings};
+use forebay_session::{Error, Existing, FetchTo, Place, Range, Read, Settings};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -201,6 +201,25 @@ impl Session {
             let files = opened.into_iter().map(|opened| opened_file(py, opened)).collect::<PyResult<Vec<_>>>()?;
             Ok(PyList::new(py, files)?.into_any().unbind())
         })
+    }
+
+    /// Fetches ranges `(file or path, offset, length)` before they are read, here or to the workers that own them.
+    #[pyo3(signature = (ranges, to_workers, done=None))]
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        ranges: &Bound<'_, PyAny>,
+        to_workers: bool,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let mut all = Vec::with_capacity(ranges.len().unwrap_or(0));
+        for range in ranges.try_iter()? {
+            let (place, offset, length): (Bound<'_, PyAny>, u64, u64) = range?.extract()?;
+            all.push(Range { place: place_of(&place)?, offset, length });
+        }
+        let to = if to_workers { FetchTo::Workers } else { FetchTo::Here };
+        let work = self.get()?.fetch(all, to);
+        call(py, done, Held::default(), work, |py, ()| Ok(py.None()))
     }
 
     /// A view of `length` bytes of a file.

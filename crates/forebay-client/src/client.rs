@@ -82,6 +82,7 @@ impl Client {
         let engine = ReadEngine::new(buffers, Arc::new(Workers(Arc::clone(&router))), engine_options);
         let prefetches = Arc::new(Semaphore::new(options.max_prefetches));
         let fills = Semaphore::new((options.max_prefetches / 4).max(1));
+        let announced = Semaphore::new(options.max_prefetches.max(1));
         let tasks = TaskTracker::new();
         Self {
             shared: Arc::new(ClientShared {
@@ -91,6 +92,7 @@ impl Client {
                 stats,
                 runtime,
                 prefetches,
+                announced,
                 fills,
                 crossings,
                 waiting: AtomicUsize::new(0),
@@ -191,6 +193,7 @@ impl Client {
     pub async fn close(&self) {
         self.shared.router.judge.outage.close();
         self.shared.prefetches.close();
+        self.shared.announced.close();
         self.shared.fills.close();
         self.shared.engine.close().await;
         self.shared.tasks.close();

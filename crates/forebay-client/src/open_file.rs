@@ -16,12 +16,14 @@ use tokio::time::Instant;
 
 use crate::crossing::together;
 use crate::fast_path::StreamFastPath;
+use crate::fetching::{FetchTo, Fetcher};
 use crate::landing::{CallerBuffer, Landing};
-use crate::pace::{FetchSource, Pace};
+use crate::pace::Pace;
 use crate::prefetch::Streams;
 use crate::prefetch_budget::Reservation;
 use crate::routes::Routes;
 use crate::run::Waits;
+use crate::scattered::Scattered;
 use crate::shared::ClientShared;
 use crate::showing;
 use crate::stats::ReadSource;
@@ -106,6 +108,8 @@ pub struct OpenFile {
     pace: Arc<Pace>,
     /// How far reads got that took long.
     waits: Waits,
+    /// Of a model, whether it is touched all over.
+    scattered: Option<Scattered>,
 }
 
 impl OpenFile {
@@ -117,8 +121,9 @@ impl OpenFile {
         client.router.replicate(id, replicas);
         let fast_path = StreamFastPath::new(&streams);
         let followed = Mutex::new(Followed { streams, reservation: Reservation::default() });
+        let scattered = Scattered::of(&version).filter(|_| client.options.prefetch.models);
         let (version, pace) = (Arc::new(version), Arc::new(Pace::new()));
-        Self { id, layout, replicas, followed, fast_path, pace, waits: Waits::default(), version, client }
+        Self { id, layout, replicas, followed, fast_path, pace, waits: Waits::default(), scattered, version, client }
     }
 
     /// The version that this handle is pinned to.
@@ -272,6 +277,15 @@ impl OpenFile {
         }
     }
 
+    /// Brings `length` bytes at `offset` nearer, cut off at the end of the file, in turn with whatever else was announced: nobody waits
+    /// for them yet. What is evicted before it is read was fetched in vain.
+    ///
+    /// # Errors
+    /// The first that a read of them would meet.
+    pub async fn fetch(&self, offset: u64, length: u64, to: FetchTo) -> Result<(), Failure> {
+        self.fetcher().range(offset, length, to).await
+    }
+
     /// Waits for a turn, no longer than for a worker.
     async fn turn<'a>(&self, turns: &'a Semaphore) -> Result<Option<SemaphorePermit<'a>>, Failure> {
         let waited = self.client.options.request_timeout;
@@ -334,11 +348,6 @@ impl OpenFile {
         })
     }
 
-    /// Whether the worker in this process owns a block.
-    fn is_local(&self, key: &BlockKey) -> bool {
-        self.client.router.routes().is_local(PlacementKey::from(key), self.replicas)
-    }
-
     /// Whether a worker owns a block whose memory this process sees: nothing is gained by keeping it here too.
     pub(crate) fn is_near(&self, key: &BlockKey) -> bool {
         self.client.router.routes().is_near(PlacementKey::from(key), self.replicas)
@@ -361,6 +370,9 @@ impl OpenFile {
             return false;
         }
         let end = offset.saturating_add(u64::from(length)).min(self.version.size);
+        if let Some(scattered) = self.scattered.as_ref().filter(|scattered| scattered.shows(offset, end)) {
+            self.client.tasks.spawn_on(self.fetcher().whole(scattered.watch()), &self.client.runtime);
+        }
         self.fast_path.try_record(offset, end).unwrap_or_else(|| self.tell(offset, length, end))
     }
 
@@ -394,6 +406,17 @@ impl OpenFile {
         ahead.sequential
     }
 
+    fn fetcher(&self) -> Fetcher {
+        Fetcher {
+            client: Arc::clone(&self.client),
+            version: Arc::clone(&self.version),
+            id: self.id,
+            layout: self.layout,
+            replicas: self.replicas,
+            pace: Arc::clone(&self.pace),
+        }
+    }
+
     /// Fetches ahead, as far as there are permits to: a client with nothing to spare shrinks its windows. How far that
     /// is.
     fn prefetch(&self, range: Range<u64>) -> u64 {
@@ -407,32 +430,11 @@ impl OpenFile {
                 }
                 let Ok(permit) = Arc::clone(&self.client.prefetches).try_acquire_owned() else { return at };
                 at += u64::from(piece.length);
-                let (client, version) = (Arc::clone(&self.client), Arc::clone(&self.version));
-                let (key, layout) = (BlockKey { file: self.id, index: piece.index }, self.layout);
-                let (is_near, is_local) = (self.is_near(&key), self.is_local(&key));
-                let pace = Arc::clone(&self.pace);
+                let fetcher = self.fetcher();
                 let task = async move {
-                    let Piece { offset, length, .. } = piece;
-                    let began = pace.now();
-                    let fetched = if is_local {
-                        client.router.fill(&version, key, offset, length).await.map(|reply| reply.provenance.origin)
-                    } else if is_near {
-                        showing::show(&client, &version, key, offset, length).await.map(|shown| shown.origin)
-                    } else {
-                        let filled = client.engine.fill(&version, key, layout, offset, length).await;
-                        filled.map(|filled| filled.from_source - filled.from_cache)
-                    };
-                    match fetched {
-                        Ok(from_origin) => {
-                            client.stats.prefetched.fetch_add(u64::from(length), Ordering::Relaxed);
-                            pace.fetched(
-                                if from_origin > 0 { FetchSource::Origin } else { FetchSource::Cache },
-                                length,
-                                began,
-                            );
-                        }
-                        // The reader will meet the same failure, and gets it as an error.
-                        Err(failure) => tracing::debug!(%key, %failure, "prefetch failed"),
+                    // The reader will meet the same failure, and gets it as an error.
+                    if let Err(failure) = fetcher.piece(piece, FetchTo::Here).await {
+                        tracing::debug!(file = %fetcher.id, block = piece.index, %failure, "prefetch failed");
                     }
                     drop(permit);
                 };

@@ -60,6 +60,8 @@ pub struct PrefetchOptions {
     pub read_ahead: u32,
     /// Files up to this many bytes are fetched whole at their first read; 0 turns that off.
     pub file_length_threshold: u64,
+    /// Whether a model (`.safetensors`) that is touched all over is fetched whole.
+    pub models: bool,
 }
 
 impl Default for PrefetchOptions {
@@ -70,6 +72,7 @@ impl Default for PrefetchOptions {
             largest_request: u32::MAX,
             read_ahead: u32::MAX,
             file_length_threshold: 0,
+            models: true,
         }
     }
 }

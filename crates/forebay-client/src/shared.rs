@@ -23,6 +23,8 @@ pub(crate) struct ClientShared {
     pub(crate) stats: Arc<ClientStats>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) prefetches: Arc<Semaphore>,
+    /// Fetches of plans and of whole files that may be under way: nobody waits for them yet, so they take no place from streams.
+    pub(crate) announced: Semaphore,
     /// Blocks that are fetched for materialised files at once: what readers wait for soon does not queue behind them.
     pub(crate) fills: Semaphore,
     /// Reads across blocks that may be under way at once. Each holds the bytes of one block while it waits for those of the next, beside

@@ -16,8 +16,10 @@ use crate::origin::Origin;
 use crate::table::PREFIX;
 use crate::value::Raw;
 
-/// Read by the program before there is a configuration: the file's name, a filter for the log, and where run state lies.
-const READ_ELSEWHERE: [&str; 3] = ["FOREBAY_CONFIG", "FOREBAY_LOG", "FOREBAY_RUN_DIR"];
+/// Read before there is a configuration: by the program, the file's name, a filter for the log, and where run state lies; by what streams
+/// models (`forebay-streamer`), which paths lead where.
+const READ_ELSEWHERE: [&str; 5] =
+    ["FOREBAY_CONFIG", "FOREBAY_LOG", "FOREBAY_RUN_DIR", "FOREBAY_STREAMER_MAP", "FOREBAY_STREAMER_UP"];
 
 /// The variable of each key, in the order of the table.
 static VARIABLES: LazyLock<Vec<String>> = LazyLock::new(|| KEYS.iter().map(Key::variable).collect());

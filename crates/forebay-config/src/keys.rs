@@ -216,6 +216,8 @@ keys! {
         client_prefetch_far_part_number "client.prefetch.far_part_number": u32 = 32, in 0..=4096;
         /// A client prefetches a file up to this length as a whole, at once. 0 turns this off.
         client_prefetch_file_length_threshold "client.prefetch.file_length_threshold": ByteSize = ByteSize::bytes(0);
+        /// A model file (`*.safetensors`) that a program reads or maps here and there is fetched by the workers as a whole.
+        client_prefetch_models "client.prefetch.models": bool = true;
         /// The maximum number of block requests to workers in progress at the same time, per mount. More requests
         /// wait. 0: no limit.
         client_max_concurrency "client.max_concurrency": u32 = 0, in 0..=65_536;

@@ -306,6 +306,7 @@ fn client_options(config: &Config) -> ClientOptions {
             largest_request: u32::try_from(largest_read(config.fuse_max_read).as_u64()).unwrap_or(u32::MAX),
             read_ahead: u32::try_from(forebay_fuse::read_ahead(config.fuse_read_ahead).as_u64()).unwrap_or(u32::MAX),
             file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
+            models: config.client_prefetch_models,
         },
         // At most 1 MiB, as the table of keys says.
         small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),

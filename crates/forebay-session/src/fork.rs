@@ -66,6 +66,11 @@ impl<T> OfProcess<T> {
         self.is_ours().then(|| &*self.value)
     }
 
+    /// The value, to be changed; `None` in a process that was forked from the one that made it.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        if self.is_ours() { Some(&mut *self.value) } else { None }
+    }
+
     /// Whether this process made it.
     pub fn is_ours(&self) -> bool {
         self.generation == GENERATION.load(Ordering::Relaxed)

@@ -6,6 +6,7 @@
 //! * [`Session`]: a client of workers, or of a worker in this process; names, listings and open files;
 //! * [`Read`] and [`CallerMemory`]: any number of reads in one call, into memory of the caller's;
 //! * [`Writer`], and the session's changes: files are written whole and copied, names removed, directories made;
+//! * [`Range`]: what a program announces that it will read;
 //! * [`View`]: bytes where they lie in the cache, which stay as they are for as long as there is the view;
 //! * [`Error`]: an errno, what failed, what to do, and the path.
 //!
@@ -33,7 +34,8 @@ mod walk;
 pub use caller_memory::CallerMemory;
 pub use changes::{Existing, Writer};
 pub use error::{Error, ErrorClass};
-pub use session::{Place, Read, Session};
+pub use forebay_client::{FetchTo, OpenFile};
+pub use session::{Place, Range, Read, Session};
 pub use settings::Settings;
 pub use view::View;
 pub use walk::{Entry, Walk};

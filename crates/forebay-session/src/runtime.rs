@@ -4,7 +4,9 @@
 //! shut down: a thread of the host language may be waiting on it at any time, and the end of the process takes its threads along. A
 //! forked child has none of them. It forgets the runtime of its parent and makes its own ([`crate::fork`]).
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -28,6 +30,23 @@ pub fn runtime() -> Result<&'static Runtime, Error> {
         Some(runtime) => Ok(runtime),
         None => replace(current),
     }
+}
+
+/// Waits for `work` on the calling thread, which is none of the runtime's. What is in memory of this process is there at the first look.
+///
+/// # Errors
+/// When there is no runtime.
+pub fn wait<T>(work: impl Future<Output = T>) -> Result<T, Error> {
+    let runtime = runtime()?;
+    let mut work = pin!(work);
+    let first = {
+        let _entered = runtime.enter();
+        work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    };
+    Ok(match first {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => runtime.block_on(work),
+    })
 }
 
 /// Puts a new runtime in the place of `seen`, which is none, or the parent's. If another thread was faster, its runtime is the one.
@@ -58,5 +77,15 @@ mod tests {
         let places: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert!(places.iter().all(|place| *place == here()), "{places:?}");
         assert_eq!(runtime().unwrap().block_on(async { 7 }), 7);
+    }
+
+    #[test]
+    fn work_is_waited_for_whether_it_has_to_wait_or_not() {
+        assert_eq!(wait(async { 7 }).unwrap(), 7);
+        let later = async {
+            tokio::task::yield_now().await;
+            8
+        };
+        assert_eq!(wait(later).unwrap(), 8);
     }
 }

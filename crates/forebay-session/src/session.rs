@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_client::{Client, OpenFile};
+use forebay_client::{Client, FetchTo, OpenFile};
 use forebay_config::{Config, SharedMemory};
 use forebay_types::{Attr, Failure, FailureKind, FileKind, FileVersion, FsPath};
 use futures::stream::{self, StreamExt as _};
@@ -44,6 +44,16 @@ pub struct Read {
     pub offset: u64,
     /// Where to.
     pub into: CallerMemory,
+}
+
+/// A range of a file, to be fetched before it is read.
+pub struct Range {
+    /// Of which file.
+    pub place: Place,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// How many bytes; those beyond the end of the file are left out.
+    pub length: u64,
 }
 
 /// A client of workers, for one program.
@@ -313,6 +323,33 @@ impl Session {
         }
         self.handles.forget(path);
         Ok(self.look_up(path, true).await?.0)
+    }
+
+    /// Brings `ranges` nearer before they are read: some of them at once, the first ones first. What comes here takes the place of what
+    /// was there, so the caller announces no more than there is room for.
+    ///
+    /// # Errors
+    /// The first, once all others were fetched: whoever reads that range meets it, too.
+    pub async fn fetch(self: Arc<Self>, ranges: Vec<Range>, to: FetchTo) -> Result<(), Error> {
+        let session = self;
+        let fetches = ranges.into_iter().map(move |range| Arc::clone(&session).fetch_one(range, to));
+        let mut fetching = std::pin::pin!(stream::iter(fetches).buffered(READS_AT_ONCE));
+        let mut outcome = Ok(());
+        while let Some(fetched) = fetching.next().await {
+            outcome = outcome.and(fetched);
+        }
+        outcome
+    }
+
+    async fn fetch_one(self: Arc<Self>, Range { place, offset, length }: Range, to: FetchTo) -> Result<(), Error> {
+        let file = match &place {
+            Place::File(file) => Arc::clone(file),
+            Place::Path(path) => self.known(path).await?,
+        };
+        file.fetch(offset, length, to).await.map_err(|failure| match &place {
+            Place::Path(path) => of_path(failure, path),
+            Place::File(file) => of_version(failure, file),
+        })
     }
 
     /// A view of `length` bytes at `offset`, fewer only at the end of the file. Where they lie in one piece in memory of this process or

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_session::runtime::runtime;
-use forebay_session::{CallerMemory, Error, ErrorClass, Place, Read, Session, Settings};
+use forebay_session::{CallerMemory, Error, ErrorClass, FetchTo, Place, Range, Read, Session, Settings};
 
 const SOON: Duration = Duration::from_secs(60);
 const LARGE: usize = (9 << 20) + 123;
@@ -136,6 +136,25 @@ fn a_view_outlives_its_session_and_what_it_shows_stays() {
     wait(Arc::clone(&session).close()).unwrap();
     assert!(first.bytes() == &large[10..1010] && end.bytes() == &large[LARGE - 5..]);
     assert_eq!(across.bytes(), &large[(4 << 20) - 5..(4 << 20) + 5]);
+}
+
+#[test]
+fn what_was_fetched_is_read_without_waiting_and_one_that_fails_holds_up_no_other() {
+    let directory = origin();
+    let session = started(directory.path(), &[]);
+    let range = |place, offset, length| Range { place, offset, length };
+    let middle = 5 << 20;
+    let ranges =
+        vec![range(path("/missing"), 0, 1), range(path("/large"), middle, 1 << 20), range(path("/a/1"), 0, 99)];
+    let failed = wait(Arc::clone(&session).fetch(ranges, FetchTo::Here)).unwrap_err();
+    assert_eq!((failed.errno, failed.path.as_deref()), (libc::ENOENT, Some(&b"/missing"[..])));
+    let (file, _) = wait(Arc::clone(&session).open(b"/large".to_vec())).unwrap();
+    assert_eq!(
+        file.try_look(middle, 1 << 20, |parts| parts.concat()).unwrap(),
+        content(LARGE)[middle as usize..][..1 << 20]
+    );
+    wait(Arc::clone(&session).fetch(vec![range(Place::File(file), 0, u64::MAX)], FetchTo::Workers)).unwrap();
+    assert_eq!(read(&session, &[(path("/large"), 0, LARGE)]).unwrap(), [content(LARGE)]);
 }
 
 #[test]

@@ -1,0 +1,427 @@
+"""Tensors of ``.safetensors`` files, read through the cache into arrays of NumPy or tensors of torch.
+
+>>> import forebay
+>>> from forebay.safetensors import safe_open
+>>> with forebay.Client(up="s3://my-bucket/models") as client:
+...     with safe_open("/llama/model.safetensors", framework="pt", client=client) as model:
+...         model.prefetch()
+...         weights = {name: model.get_tensor(name) for name in model.keys()}
+
+The interface is that of the package ``safetensors``, with a client and paths of its namespace. Tensors are read straight into memory of
+their own; slices read the bytes that they need. A file is one version: if it is replaced meanwhile, reads raise ``OSError`` with ESTALE.
+NumPy and torch are imported when tensors of theirs are asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+from forebay._client import Client, File
+
+if TYPE_CHECKING:
+    from forebay._client import AnyPath
+    from forebay._prefetch import Prefetch
+
+__all__ = ["SafetensorError", "load_file", "safe_open"]
+
+#: The longest header, in bytes, as the format's own library has it.
+_MAX_HEADER = 100_000_000
+#: Rows of a slice that are read in one call.
+_ROWS_AT_ONCE = 65_536
+#: Of each type: its bits, and its names in NumPy and torch.
+_TYPES: dict[str, tuple[int, str | None, str | None]] = {
+    "BOOL": (8, "bool_", "bool"),
+    "U8": (8, "uint8", "uint8"),
+    "I8": (8, "int8", "int8"),
+    "U16": (16, "uint16", "uint16"),
+    "I16": (16, "int16", "int16"),
+    "U32": (32, "uint32", "uint32"),
+    "I32": (32, "int32", "int32"),
+    "U64": (64, "uint64", "uint64"),
+    "I64": (64, "int64", "int64"),
+    "F16": (16, "float16", "float16"),
+    "BF16": (16, "bfloat16", "bfloat16"),
+    "F32": (32, "float32", "float32"),
+    "F64": (64, "float64", "float64"),
+    "C64": (64, "complex64", "complex64"),
+    "F8_E4M3": (8, "float8_e4m3fn", "float8_e4m3fn"),
+    "F8_E5M2": (8, "float8_e5m2", "float8_e5m2"),
+    "F8_E8M0": (8, "float8_e8m0fnu", "float8_e8m0fnu"),
+    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz", "float8_e4m3fnuz"),
+    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz", "float8_e5m2fnuz"),
+}
+
+#: What a slice is indexed with: numbers, slices without steps, and at most one ``...``.
+Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+
+
+class SafetensorError(Exception):
+    """A file is none of the format, or has no such tensor."""
+
+
+class Tensor(NamedTuple):
+    """A tensor, as the header describes it."""
+
+    #: The format's name of its type, such as ``F32``.
+    dtype: str
+    shape: tuple[int, ...]
+    #: Where its bytes are in the file.
+    start: int
+    end: int
+
+
+class Header(NamedTuple):
+    """What the beginning of a file says."""
+
+    #: In the order of their bytes.
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str] | None
+
+    @classmethod
+    def parse(cls, text: bytes, size: int) -> Header:
+        """The header ``text`` of a file of ``size`` bytes. Every tensor that it describes lies within the file, one after the other.
+
+        :raises SafetensorError: if it is none.
+        """
+        try:
+            described: Any = json.loads(text, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise SafetensorError(f"Error while deserializing header: invalid JSON in header: {error}") from error
+        if not isinstance(described, dict):
+            raise SafetensorError("Error while deserializing header: it is no JSON object")
+        metadata = described.pop("__metadata__", None)
+        if metadata is not None and not _is_text(metadata):
+            raise SafetensorError("Error while deserializing header: __metadata__ is no map of text")
+        begin = 8 + len(text)
+        tensors = {name: _tensor(name, fields, begin) for name, fields in described.items()}
+        tensors = dict(sorted(tensors.items(), key=lambda named: (named[1].start, named[1].end, named[0])))
+        at = begin
+        for name, tensor in tensors.items():
+            if tensor.start != at:
+                raise SafetensorError(f"Error while deserializing header: invalid offset for tensor `{name}`")
+            at = tensor.end
+        if at != size:
+            raise SafetensorError(f"Error while deserializing header: the tensors end at {at}, the file at {size}")
+        return cls(tensors, metadata)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _is_text(metadata: object) -> bool:
+    return isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _tensor(name: str, fields: Any, begin: int) -> Tensor:
+    wrong = SafetensorError(f"Error while deserializing header: tensor `{name}` is not described as the format has it")
+    if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
+        raise wrong
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        raise wrong
+    if not all(map(_is_size, [*shape, *offsets])) or not isinstance(dtype, str):
+        raise wrong
+    start, end = offsets
+    # Of types that are not known here, other tensors of the file can be read all the same.
+    bits = _TYPES[dtype][0] if dtype in _TYPES else None
+    if end < start or (bits is not None and (end - start) * 8 != math.prod(shape) * bits):
+        raise SafetensorError(f"Error while deserializing header: tensor `{name}` has not as many bytes as its shape says")
+    return Tensor(dtype, tuple(shape), begin + start, begin + end)
+
+
+class _Framework(Protocol):
+    """How arrays are made, and handed out."""
+
+    def empty(self, shape: Sequence[int], dtype: str) -> tuple[Any, tuple[int, int]]:
+        """A new array, and its address and length in bytes."""
+
+    def finish(self, array: Any) -> Any:
+        """It, where it is wanted."""
+
+
+class _Numpy:
+    """Arrays of NumPy."""
+
+    def __init__(self, device: str | int) -> None:
+        if str(device) != "cpu":
+            raise SafetensorError(f"device {device} is invalid for NumPy; give framework=\"pt\", or device=\"cpu\"")
+        self._numpy: Any = importlib.import_module("numpy")
+
+    def empty(self, shape: Sequence[int], dtype: str) -> tuple[Any, tuple[int, int]]:
+        array = self._numpy.empty(shape, self._dtype(dtype))
+        return array, (array.ctypes.data, array.nbytes)
+
+    def finish(self, array: Any) -> Any:
+        return array
+
+    def _dtype(self, name: str) -> Any:
+        own = _TYPES[name][1]
+        if own is not None and hasattr(self._numpy, own):
+            return getattr(self._numpy, own)
+        try:
+            return getattr(importlib.import_module("ml_dtypes"), str(own))
+        except (ImportError, AttributeError):
+            text = f"NumPy has no type {name}; install ml_dtypes, which may have it, or give framework=\"pt\""
+            raise SafetensorError(text) from None
+
+
+class _Torch:
+    """Tensors of torch: read into memory of the host, pinned on the way to a GPU."""
+
+    def __init__(self, device: str | int) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._device = self._torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+
+    def empty(self, shape: Sequence[int], dtype: str) -> tuple[Any, tuple[int, int]]:
+        own = getattr(self._torch, str(_TYPES[dtype][2]), None)
+        if own is None:
+            raise SafetensorError(f"torch {self._torch.__version__} has no type {dtype}; install a newer one")
+        # Whatever the default device is.
+        tensor = self._torch.empty(tuple(shape), dtype=own, device="cpu", pin_memory=self._device.type == "cuda")
+        return tensor, (tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+    def finish(self, array: Any) -> Any:
+        return array if self._device.type == "cpu" else array.to(self._device)
+
+
+def _framework(name: str, device: str | int) -> _Framework:
+    if name in ("np", "numpy"):
+        return _Numpy(device)
+    if name in ("pt", "torch", "pytorch"):
+        return _Torch(device)
+    raise SafetensorError(f"framework {name} is invalid; give \"np\" or \"pt\"")
+
+
+class safe_open:  # noqa: N801
+    """A file whose tensors are read one by one.
+
+    :param filename: its path in the namespace of ``client``.
+    :param framework: ``"np"`` (``"numpy"``) or ``"pt"`` (``"torch"``).
+    :param device: of torch: where tensors are handed out, such as ``"cuda:0"`` or its number.
+    :param client: what it is read with.
+    :param backend: is taken, and makes no difference.
+    :raises SafetensorError: if the file is none of the format.
+    :raises FileNotFoundError: if there is no such file.
+    """
+
+    def __init__(
+        self,
+        filename: AnyPath,
+        framework: str,
+        device: str | int = "cpu",
+        *,
+        client: Client,
+        backend: str = "mmap",
+    ) -> None:
+        if backend not in ("mmap", "pread"):
+            raise SafetensorError(f"backend {backend} is invalid; give \"mmap\" or \"pread\"")
+        self._framework = _framework(framework, device)
+        self._client = client
+        self._file: File | None = client.open(filename)
+        self._header = _header(self._file)
+        self._prefetch: Prefetch | None = None
+        self._announced: set[str] = set()
+
+    def __enter__(self) -> Self:
+        """The file, to be closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        file, self._file = self._file, None
+        if self._prefetch is not None:
+            self._prefetch.close()
+        if file is not None:
+            file.close()
+
+    def keys(self) -> list[str]:
+        """The names of the tensors, sorted."""
+        return sorted(self._header.tensors)
+
+    def offset_keys(self) -> list[str]:
+        """The names of the tensors, in the order of their bytes."""
+        return list(self._header.tensors)
+
+    def metadata(self) -> dict[str, str] | None:
+        """What else the header says."""
+        return self._header.metadata
+
+    def get_tensor(self, name: str) -> Any:
+        """A tensor, in memory of its own.
+
+        :raises SafetensorError: if there is none of that name.
+        """
+        return self.get_tensors([name])[name]
+
+    def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Tensors by their names, all of them unless some are named, read in one call."""
+        found = {name: self._described(name) for name in (self.offset_keys() if names is None else names)}
+        made = {name: self._framework.empty(tensor.shape, tensor.dtype) for name, tensor in found.items()}
+        self._fill([(found[name].start, place) for name, (_, place) in made.items()])
+        self._has_read(found)
+        return {name: self._framework.finish(array) for name, (array, _) in made.items()}
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor of which only parts are read: ``model.get_slice("embedding")[:100, 5:]``."""
+        return Slice(self, name, self._described(name))
+
+    def prefetch(self, names: Iterable[str] | None = None, *, ahead: int = 256 << 20) -> Prefetch:
+        """Begin to fetch tensors before they are read, all of them unless some are named, in the order in which they are named.
+
+        Those that were not read yet take at most ``ahead`` bytes of the cache; each that is read makes room for the next. The fetches
+        end with the file.
+        """
+        found = {name: self._described(name) for name in (self.offset_keys() if names is None else names)}
+        file = self._opened()
+        plan = [(file, tensor.start, tensor.end - tensor.start) for tensor in found.values()]
+        if self._prefetch is not None:
+            self._prefetch.close()
+        self._announced = set(found)
+        self._prefetch = self._client.prefetch(plan, ahead=ahead)
+        return self._prefetch
+
+    def _has_read(self, names: Iterable[str]) -> None:
+        read = self._announced.intersection(names)
+        self._announced -= read
+        if self._prefetch is not None and read:
+            self._prefetch.advance(len(read))
+
+    def _described(self, name: str) -> Tensor:
+        tensor = self._header.tensors.get(name)
+        if tensor is None:
+            raise SafetensorError(f"File does not contain tensor {name}")
+        if tensor.dtype not in _TYPES:
+            text = f"tensor {name} has the type {tensor.dtype}, which is not known here; read it with safetensors, on a mount"
+            raise SafetensorError(text)
+        return tensor
+
+    def _opened(self) -> File:
+        if self._file is None:
+            raise SafetensorError("File is closed")
+        return self._file
+
+    def _fill(self, reads: list[tuple[int, tuple[int, int]]]) -> None:
+        """Fill memory, an address and a length in bytes, from offsets of the file."""
+        file = self._opened()
+        counts = self._client.read_into([(file, offset, place) for offset, place in reads if place[1] > 0])
+        if sum(counts) != sum(length for _, (_, length) in reads):
+            raise SafetensorError(f"{file.name} is shorter than its header says")
+
+
+def _header(file: File) -> Header:
+    size = file.entry.size
+    length = int.from_bytes(file.pread(8, 0), "little")
+    if size < 8 or length > size - 8:
+        raise SafetensorError(f"Error while deserializing header: {file.name} is no safetensors file, or not all of one")
+    if length > _MAX_HEADER:
+        raise SafetensorError(f"Error while deserializing header: the header of {file.name} is too large: {length} bytes")
+    return Header.parse(file.pread(length, 8), size)
+
+
+class Slice:
+    """A tensor of which only parts are read."""
+
+    def __init__(self, opened: safe_open, name: str, tensor: Tensor) -> None:
+        self._opened, self._name, self._tensor = opened, name, tensor
+
+    def get_shape(self) -> list[int]:
+        """The shape of the whole tensor."""
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        """The format's name of its type."""
+        return self._tensor.dtype
+
+    def __getitem__(self, index: Index) -> Any:
+        """The part, as NumPy would index it, in memory of its own.
+
+        :raises SafetensorError: for what is beyond the shape, and for steps.
+        """
+        ranges, shape = _ranges(self._name, self._tensor.shape, index)
+        opened, framework = self._opened, self._opened._framework
+        array, (address, length) = framework.empty(shape, self._tensor.dtype)
+        reads: list[tuple[int, tuple[int, int]]] = []
+        at, width = address, _TYPES[self._tensor.dtype][0] // 8
+        runs: Iterator[tuple[int, int]] = _runs(self._tensor.shape, ranges) if length else iter(())
+        for start, count in runs:
+            reads.append((self._tensor.start + start * width, (at, count * width)))
+            at += count * width
+            if len(reads) == _ROWS_AT_ONCE:
+                opened._fill(reads)
+                reads.clear()
+        opened._fill(reads)
+        return framework.finish(array)
+
+
+def _ranges(name: str, shape: tuple[int, ...], index: Index) -> tuple[list[tuple[int, int]], list[int]]:
+    """What an index takes of each dimension, and the shape of that."""
+    asked = list(index) if isinstance(index, tuple) else [index]
+    if sum(item is ... for item in asked) > 1:
+        raise SafetensorError("an index can only have a single ellipsis ('...')")
+    if ... not in asked:
+        asked.append(...)
+    missing = len(shape) - (len(asked) - 1)
+    if missing < 0:
+        raise SafetensorError(f"Error during slicing {index} with shape {list(shape)}: too many slices for `{name}`")
+    place = asked.index(...)
+    asked[place : place + 1] = [slice(None)] * missing
+    ranges: list[tuple[int, int]] = []
+    kept: list[int] = []
+    for size, item in zip(shape, asked, strict=True):
+        if isinstance(item, slice):
+            start, stop, step = item.indices(size)
+            if step != 1:
+                raise SafetensorError(f"a slice of `{name}` has the step {step}; read without one, and step through that")
+            ranges.append((start, max(start, stop)))
+            kept.append(ranges[-1][1] - start)
+        elif isinstance(item, int) and -size <= item < size:
+            ranges.append((item % size, item % size + 1))
+        else:
+            raise SafetensorError(f"Error during slicing {index} with shape {list(shape)}: {item} is out of range for `{name}`")
+    return ranges, kept
+
+
+def _runs(shape: tuple[int, ...], ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Where the elements of a part lie, in order: runs of them, each with its first element and how many there are."""
+    # The dimensions behind the last that is not taken whole belong to one run.
+    whole = len(shape)
+    while whole > 0 and ranges[whole - 1] == (0, shape[whole - 1]):
+        whole -= 1
+    inner = math.prod(shape[whole:])
+    if whole == 0:
+        yield 0, inner
+        return
+    outer, (start, stop) = ranges[: whole - 1], ranges[whole - 1]
+    count = (stop - start) * inner
+    strides = [math.prod(shape[dimension + 1 :]) for dimension in range(whole)]
+    base = start * strides[-1]
+
+    def place(dimension: int, at: int) -> Iterator[tuple[int, int]]:
+        if dimension == len(outer):
+            yield at, count
+            return
+        for position in range(*outer[dimension]):
+            yield from place(dimension + 1, at + position * strides[dimension])
+
+    yield from place(0, base)
+
+
+def load_file(filename: AnyPath, framework: str = "np", device: str | int = "cpu", *, client: Client) -> dict[str, Any]:
+    """All tensors of a file by their names, read in one call."""
+    with safe_open(filename, framework, device, client=client) as opened:
+        return opened.get_tensors()

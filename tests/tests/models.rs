@@ -1,0 +1,39 @@
+//! Models on a mount, as programs read them that know nothing of Forebay.
+
+use std::time::Duration;
+
+use forebay_e2e::mapping::Mapping;
+use forebay_e2e::{Bucket, Setup, eventually};
+use forebay_testkit::DataSet;
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 96 * MIB;
+const SOON: Duration = Duration::from_secs(60);
+
+/// Touches a page in every eighth MiB or so, in an order that jumps about.
+fn touch_all_over(mapping: &Mapping, data: DataSet) {
+    for fault in 0..12 {
+        let offset = (fault * 5 % 12) * 8 * MIB;
+        let bytes = mapping.read(offset as usize..offset as usize + 4096).unwrap();
+        assert_eq!(data.first_difference(offset, &bytes), None, "at {offset}");
+    }
+}
+
+#[test]
+fn page_faults_all_over_a_model_fetch_all_of_it_and_no_other_file() {
+    let (bucket, data) = (Bucket::new(), DataSet::new(1));
+    for name in ["model.safetensors", "tokens.bin"] {
+        bucket.put(name, data, SIZE);
+    }
+    let mount = Setup::of(&bucket).memory("512MiB").up(&bucket);
+    let fetched = || bucket.proxy().counts().bytes;
+    let map = |name| Mapping::of(&mount.path(name), SIZE as usize).unwrap();
+
+    touch_all_over(&map("tokens.bin"), data);
+    let before = fetched();
+    assert!(before < SIZE / 2 * 3 / 2, "{before} bytes for twelve pages");
+    let model = map("model.safetensors");
+    touch_all_over(&model, data);
+    eventually("the rest of the model is fetched", SOON, || fetched() - before >= SIZE);
+    assert_eq!(data.first_difference(0, &model.read(0..SIZE as usize).unwrap()), None);
+}
