@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use object_store::RetryConfig;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::{ClientOptions, RetryConfig};
 use tempfile::TempDir;
 
 use crate::{Finished, Setup, Worker, finish, forebay, once, program};
@@ -95,7 +95,7 @@ pub struct S3Endpoint {
 }
 
 impl Setup {
-    /// Serves what these workers serve to S3 clients that sign with a key of `keys`.
+    /// Serves what these workers serve, or without any those of its cluster, to S3 clients that sign with a key of `keys`.
     ///
     /// # Panics
     /// When the endpoint does not listen in time.
@@ -103,7 +103,9 @@ impl Setup {
     #[track_caller]
     pub fn s3<'a>(self, workers: impl IntoIterator<Item = &'a Worker>, keys: &S3Keys) -> S3Endpoint {
         let addresses: Vec<String> = workers.into_iter().map(|worker| worker.address().to_string()).collect();
-        let setup = self.argument("--workers", &addresses.join(",")).argument("--listen", "127.0.0.1:0");
+        let named = !addresses.is_empty();
+        let setup = if named { self.argument("--workers", &addresses.join(",")) } else { self };
+        let setup = setup.argument("--listen", "127.0.0.1:0");
         let setup = setup.options(&["client.web.port=0", &credentials(&keys.path())]);
         let directory = tempfile::tempdir().expect("a directory for the endpoint's log");
         let log = std::fs::File::create(directory.path().join("log")).expect("the endpoint's log");
@@ -167,9 +169,22 @@ impl S3Endpoint {
     /// When there can be none.
     #[must_use]
     pub fn client(&self, bucket: &str, key: &S3Key) -> AmazonS3 {
+        self.client_over("http", bucket, key)
+    }
+
+    /// The same over TLS, that believes whatever certificate it is shown.
+    ///
+    /// # Panics
+    /// When there can be none.
+    #[must_use]
+    pub fn secure_client(&self, bucket: &str, key: &S3Key) -> AmazonS3 {
+        self.client_over("https", bucket, key)
+    }
+
+    fn client_over(&self, scheme: &str, bucket: &str, key: &S3Key) -> AmazonS3 {
         AmazonS3Builder::new()
-            .with_endpoint(format!("http://{}", self.address))
-            .with_allow_http(true)
+            .with_endpoint(format!("{scheme}://{}", self.address))
+            .with_client_options(ClientOptions::new().with_allow_http(true).with_allow_invalid_certificates(true))
             .with_region("us-east-1")
             .with_bucket_name(bucket)
             .with_access_key_id(&key.access)

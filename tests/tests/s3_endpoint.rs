@@ -6,7 +6,10 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, S3Endpoint, S3Key, S3Keys, Setup, Worker, credentials, eventually, ruled_out_by_mode};
+use forebay_e2e::{
+    Bucket, Cluster, S3Endpoint, S3Key, S3Keys, Setup, Worker, credentials, eventually, finish, forebay,
+    ruled_out_by_mode,
+};
 use forebay_testkit::DataSet;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::aws::AmazonS3;
@@ -447,6 +450,54 @@ fn who_serves_s3_has_keys_that_nobody_else_reads_and_says_what_it_demands() {
         open.s3_that_ends().failed(2, &["the S3 endpoint would listen at 0.0.0.0:0", "security.mode"]);
     }
     Setup::without_origin().option(&named).s3_that_ends().failed(2, &["no workers are named"]);
+}
+
+#[test]
+fn with_a_mode_it_speaks_tls_and_access_lists_and_the_denied_count_for_who_signs() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
+    let Some(cluster) = Cluster::start(1) else { return };
+    let secrets = tempfile::tempdir().unwrap();
+    let (key, settings) = (secrets.path().join("cluster.key"), secrets.path().join("forebay.toml"));
+    let denied = secrets.path().join("denied");
+    std::fs::write(&key, finish(forebay(&[]).args(["key", "create"]), SOON).succeeded().stdout).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::write(&settings, format!("[security]\nmode = \"key\"\nkey_file = {key:?}\n")).unwrap();
+    std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/gone\n").unwrap();
+    let part = |setup: Setup| setup.option("security.mode=key").option(&format!("security.key_file={}", key.display()));
+    let _worker = part(cluster.setup()).memory("128MiB").member("w1");
+    let coordinator = part(cluster.setup()).coordinator();
+    for team in ["team-a", "team-b"] {
+        cluster.bucket.put_text(&format!("{team}/k"), team);
+        let (at, origin) = (format!("/{team}"), format!("{}/{team}", cluster.bucket.url()));
+        let address = coordinator.address();
+        let mut add = forebay(&[]);
+        add.args(["mounts", "add", &at, &origin, "--read", team, "--coordinator", &address, "--config"]);
+        let _ = finish(add.arg(&settings).args(cluster.mount_options()), SOON).succeeded();
+    }
+    let keys = S3Keys::new();
+    let [ours, theirs, gone] = ["team-a", "team-b", "gone"].map(|client| keys.add("reader", client));
+    let denies = format!("security.denied_file={}", denied.display());
+    let endpoint = part(cluster.setup()).option(&denies).s3([], &keys);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let get = |bucket: &str, key: &S3Key| {
+        let client = endpoint.secure_client(bucket, key);
+        runtime.block_on(async { client.get(&at("k")).await?.bytes().await })
+    };
+    eventually("the endpoint shows the mounts", SOON, || {
+        get("team-a", &ours).is_ok() && get("team-b", &theirs).is_ok()
+    });
+    assert_eq!(&get("team-a", &ours).unwrap()[..], b"team-a");
+    for (bucket, key) in [("team-b", &ours), ("team-a", &theirs), ("team-a", &gone), ("team-b", &gone)] {
+        let refused = get(bucket, key).unwrap_err();
+        assert!(matches!(refused, Error::PermissionDenied { .. }), "{bucket}: {refused}");
+    }
+    let mut plain = TcpStream::connect(endpoint.address()).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    plain.read_to_string(&mut answer).unwrap();
+    assert!(status(&answer) == 400 && answer.contains("TLS"), "{answer}");
 }
 
 #[test]

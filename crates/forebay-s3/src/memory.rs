@@ -2,7 +2,8 @@
 //!
 //! A body that is sent holds views of what is cached, which cannot be reused meanwhile, and one that is received is
 //! collected. Clients that are slow would hold as much of it as there are connections. So each body asks for what it is
-//! about to hold, in turn, and holds one share at a time: nobody waits for memory while holding some.
+//! about to hold, in turn. One that waits for its next piece holds at most the one that is being sent, and that goes as
+//! its client takes it, or with the connection of a client that takes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
