@@ -32,6 +32,13 @@ const DELETES: usize = 16;
 const MAX_DELETES: usize = 1000;
 /// What follows a body is named in it.
 const TRAILER: &str = "x-amz-trailer";
+/// How many bytes a body has that comes in signed pieces, or with a trailer.
+const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
+
+/// How many bytes a body has that comes without a length of its own, as HTTP has it.
+fn decoded_length(headers: &HeaderMap) -> Option<i64> {
+    headers.get(DECODED_LENGTH)?.to_str().ok()?.parse().ok()
+}
 
 /// How many bytes a body says that it has.
 fn length(content_length: Option<i64>, most: u64) -> S3Result<u64> {
@@ -96,7 +103,8 @@ fn whole(parts: Vec<CompletedPart>) -> S3Result<(Vec<String>, u64)> {
 impl Served {
     pub(crate) async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let caller = self.caller(&request)?;
-        let (trailer, trailers, input) = (trailer(&request.headers), request.trailing_headers, request.input);
+        let (decoded, trailer) = (decoded_length(&request.headers), trailer(&request.headers));
+        let (trailers, input) = (request.trailing_headers, request.input);
         without(&[
             ("a condition of a write", input.if_match.is_some() || input.if_none_match.is_some()),
             ("a write at an offset", input.write_offset_bytes.is_some()),
@@ -109,7 +117,7 @@ impl Served {
             ("a grant", input.grant_full_control.is_some() || input.grant_read.is_some()),
         ])?;
         let place = self.target(&caller, &input.bucket, &input.key)?;
-        let length = length(input.content_length, MAX_PUT)?;
+        let length = length(input.content_length.or(decoded), MAX_PUT)?;
         let checksums = [
             input.checksum_crc32,
             input.checksum_crc32c,
@@ -178,12 +186,13 @@ impl Served {
         request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let caller = self.caller(&request)?;
-        let (trailer, trailers, input) = (trailer(&request.headers), request.trailing_headers, request.input);
+        let (decoded, trailer) = (decoded_length(&request.headers), trailer(&request.headers));
+        let (trailers, input) = (request.trailing_headers, request.input);
         let place = self.file(&caller, &input.bucket, &input.key)?;
         let number = u32::try_from(input.part_number).ok().filter(|number| (1..=10_000).contains(number));
         let no_part = || S3Error::with_message(S3ErrorCode::InvalidArgument, "parts are numbered from 1 to 10000");
         let number = number.ok_or_else(no_part)?;
-        let length = length(input.content_length, MAX_PART)?;
+        let length = length(input.content_length.or(decoded), MAX_PART)?;
         let checksums = [
             input.checksum_crc32,
             input.checksum_crc32c,
