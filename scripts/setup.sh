@@ -69,7 +69,7 @@ if ! protoc "${includes[@]}" --descriptor_set_out=/dev/null "$imports/try.proto"
 fi
 
 if ! command -v cargo >/dev/null 2>&1; then
-    echo "setup: cargo is missing: install Rust 1.89 or newer (rustup, or your distribution's rustc and cargo)" >&2
+    echo "setup: cargo is missing: install Rust 1.92 or newer (rustup, or your distribution's rustc and cargo)" >&2
     exit 1
 fi
 

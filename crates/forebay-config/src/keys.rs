@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use forebay_types::{AuditEvents, ByteSize, FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
 
+use crate::bucket_path::BucketPath;
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, Interface, ListedWorker, Mount};
 use crate::limits::{BLOCK, DAY, HOUR, MAX_BYTES, SECTOR, SMALLEST_BLOCK, ms, secs, us};
 use crate::modes::{LogFormat, LogLevel, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
@@ -446,6 +447,26 @@ keys! {
         posix_uid "posix.uid": Option<u32> = None, example "1000";
         /// The group of every file, as a number. Unset: the group of the user that mounts.
         posix_gid "posix.gid": Option<u32> = None, example "1000";
+    }
+    section "S3: what `forebay s3`, a worker and `forebay up` serve to S3 clients" {
+        /// The port of the S3 endpoint. 0 takes a free port. Unset: a worker and `forebay up` have none, and `forebay s3`
+        /// takes 9000.
+        s3_port "s3.port": Option<u16> = None, example "9000";
+        /// The address that the endpoint listens on.
+        s3_bind_host "s3.bind.host": Host = Host::loopback();
+        /// A file of the keys that requests are signed with, of mode 0600: `forebay key s3` prints a line for it. They are
+        /// keys of this cache, and none of the origin's. Read again when it changes.
+        s3_credentials_file "s3.credentials_file": Option<PathBuf> = None, example "\"/etc/forebay/s3-keys\"";
+        /// The buckets, and the path in the namespace that each one shows. Empty: each directory at the top of the
+        /// namespace, or, if an origin is mounted at `/`, one bucket with the origin's name.
+        s3_buckets "s3.buckets": Vec<BucketPath> = vec![], example "[\"imagenet=/datasets/imagenet\"]";
+        /// Domains below which each name is a bucket: `BUCKET.s3.example.com` besides `s3.example.com/BUCKET`.
+        s3_domains "s3.domains": Vec<Host> = vec![], example "[\"s3.example.com\"]";
+        /// The number of connections at the same time. One address has half of them at most, other than loopback.
+        s3_connections "s3.connections": u32 = 512, in 2..=65_536;
+        /// Memory for the bodies of all requests together: bytes of the cache on their way to clients, and parts on their
+        /// way to the origin. Requests wait for it in turn.
+        s3_memory_size "s3.memory.size": ByteSize = ByteSize::mib(256), in ByteSize::mib(128)..=MAX_BYTES;
     }
     section "Security: who is who, and who may do what" {
         /// How both ends of a connection to a worker, coordinator or page of metrics prove who they are. The same on all nodes.

@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod assignment;
+mod bucket_path;
 mod defaults;
 mod endpoints;
 mod environment;
@@ -39,6 +40,7 @@ mod rules;
 mod table;
 mod value;
 
+pub use bucket_path::BucketPath;
 pub use endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, ListedWorker, Mount, Room};
 pub use error::{ConfigErrors, Problem};
 pub use example::example_toml;

@@ -56,7 +56,7 @@ pub use live::{LiveIdentity, Material, Standing, Unusable};
 pub use name::{Identity, NameError, Scope};
 pub use pass::{PASS_LIFETIME, Pass, Passes, random_number};
 pub use proof::{ClientProof, ServerProof, Unproved};
-pub use secret_file::FileError;
+pub use secret_file::{FileError, read_secret};
 pub use source::{AuthoritySource, Reload, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};
 pub use token::{LiveTokens, TokenFile, may_hold_token, new_token};

@@ -67,7 +67,7 @@ pub(crate) fn read_public(path: &Path) -> Result<String, FileError> {
 ///
 /// # Errors
 /// [`FileError`].
-pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<String>, FileError> {
+pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, FileError> {
     let file = open(path)?;
     let metadata = file.metadata().map_err(|error| FileError::Read { path: path.to_owned(), error })?;
     let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());

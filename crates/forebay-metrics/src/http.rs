@@ -4,8 +4,9 @@
 //! are taken, the connection that has asked nothing for longest is closed for the next ([`crate::places`]); only when
 //! all are being answered, the next one waits. So idle connections, however many, keep no client from being answered.
 //!
-//! Every listener has names, and answers to no other ([`crate::hosts`]), and says who may ask it for what ([`crate::access`]): there
-//! is no way to start one without. It may be a port, or a Unix socket of this user alone.
+//! Every listener has names, and answers to no other ([`crate::hosts`]), and says who may ask it for what ([`crate::access`]), or it
+//! judges each request by a signature that holds both ([`HttpServer::start_judging`]). It may be a port, or a Unix socket of this user
+//! alone.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -131,12 +132,27 @@ impl HttpServer {
         hosts: HostNames,
         limits: HttpLimits,
     ) -> Self {
+        let gate = Gate { access: access.clone(), operations };
+        Self::run(listener.into(), guarded(router, gate, hosts), access, limits)
+    }
+
+    /// The same for a `router` that judges each request itself, and records what becomes of it: by a signature over all that it asks
+    /// for, its host among it, which no page of another site can make. Of `access` counts whether TLS is spoken.
+    #[must_use]
+    pub fn start_judging(
+        listener: impl Into<HttpListener>,
+        router: Router,
+        access: Access,
+        limits: HttpLimits,
+    ) -> Self {
+        Self::run(listener.into(), router, access, limits)
+    }
+
+    fn run(listener: HttpListener, router: Router, access: Access, limits: HttpLimits) -> Self {
         let stop = CancellationToken::new();
         let seats = Seats::new(limits.connections, stop.clone());
-        let (tls_only, gate) = (tls_only(&access), Gate { access: access.clone(), operations });
-        let router = guarded(router, gate, hosts);
-        let shared = HttpShared { limits, access, router, tls_only, seats };
-        let serving = tokio::spawn(serve(listener.into(), Arc::new(shared), stop.clone()));
+        let shared = HttpShared { limits, tls_only: tls_only(&access), access, router, seats };
+        let serving = tokio::spawn(serve(listener, Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
 

@@ -17,6 +17,7 @@
 //! | other connections of commands, and those of coordinators, to workers | `network.group_network` |
 //! | a mount's `/metrics` and so on | `client.web.bind.host`; where that is every address, `network.group_network` |
 //! | a coordinator's listener | `coordinator.bind.host`, `network.group_network` |
+//! | an S3 endpoint | `s3.bind.host`; where that is every address, `network.group_network` |
 //! | the listeners for probes, `*.health.port` | `network.health.bind.host` alone: who probes is no node of the cache |
 //! | connections of commands to a coordinator | `network.group_network` |
 //!
@@ -170,6 +171,14 @@ pub fn mount_web_address(config: &Config) -> anyhow::Result<SocketAddr> {
 /// When the host or the interface has no address.
 pub fn coordinator_address(config: &Config) -> anyhow::Result<SocketAddr> {
     listener(config, "coordinator.bind.host", &config.coordinator_bind_host, config.coordinator_port)
+}
+
+/// Where the S3 endpoint listens, at `port`.
+///
+/// # Errors
+/// When the host has no address.
+pub fn s3_address(config: &Config, port: u16) -> anyhow::Result<SocketAddr> {
+    listener(config, "s3.bind.host", &config.s3_bind_host, port)
 }
 
 /// Where a worker listens for data over RDMA.

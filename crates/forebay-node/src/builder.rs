@@ -17,8 +17,9 @@ use crate::start::{self, Plan};
 
 /// What is to run in this process, and with which configuration. Made by [`Node::builder`].
 ///
-/// Of [`worker`](Self::worker), [`client`](Self::client), [`mount`](Self::mount) and [`coordinator`](Self::coordinator) any may be
-/// together. They find each other, and those of other processes, by `cluster.etcd.endpoints`, or by `cluster.workers`.
+/// Of [`worker`](Self::worker), [`client`](Self::client), [`mount`](Self::mount), [`s3`](Self::s3) and
+/// [`coordinator`](Self::coordinator) any may be together. They find each other, and those of other processes, by
+/// `cluster.etcd.endpoints`, or by `cluster.workers`.
 /// [`standalone`](Self::standalone) is a cluster of its own.
 #[derive(Debug, Default)]
 pub struct NodeBuilder {
@@ -27,6 +28,7 @@ pub struct NodeBuilder {
     worker: bool,
     client: bool,
     coordinator: bool,
+    s3: bool,
     standalone: Option<String>,
     page: Page,
     mountpoint: Option<PathBuf>,
@@ -109,6 +111,14 @@ impl NodeBuilder {
         self
     }
 
+    /// Serves what the workers serve to S3 clients, at `s3.bind.host` and `s3.port`, to those who sign with a key of
+    /// `s3.credentials_file`. Where `s3.port` is set, a worker without a mount and what [stands alone](Self::standalone) do so anyway.
+    #[must_use]
+    pub fn s3(mut self) -> Self {
+        self.s3 = true;
+        self
+    }
+
     /// Runs a worker of the origin at this URL, a client of it and a coordinator for the user of this process alone. They listen at
     /// no port: with a [mount](Self::mount), commands reach them over Unix sockets that only this user and root may connect to;
     /// without, they are reached through [`Node::client`] and [`Self::web`].
@@ -156,6 +166,10 @@ impl NodeBuilder {
             return Ok(());
         }
         let mut loaded = self.take_loaded()?;
+        let may_have_s3 = self.standalone.is_some() || (self.worker && self.mountpoint.is_none());
+        self.s3 |= may_have_s3 && loaded.config.s3_port.is_some();
+        // It reads as a client does.
+        self.client |= self.s3 && self.standalone.is_none();
         if self.standalone.is_none() {
             self.check_what_is_named(&loaded.config)?;
         }
@@ -216,9 +230,11 @@ impl NodeBuilder {
     /// What of it listens where the configuration says: what stands alone stays on this machine.
     fn listeners(&self) -> Listeners {
         if self.standalone.is_some() {
-            return Listeners::default();
+            return Listeners { s3: self.s3, ..Listeners::default() };
         }
-        Listeners { worker: self.worker, coordinator: self.coordinator, mount: self.mountpoint.is_some() }
+        // An endpoint without a worker has pages as a mount has.
+        let mount = self.mountpoint.is_some() || (self.s3 && !self.worker);
+        Listeners { worker: self.worker, coordinator: self.coordinator, mount, s3: self.s3 }
     }
 
     fn memory_of(&self, loaded: &Loaded) -> memory::Parts {
@@ -267,6 +283,7 @@ impl NodeBuilder {
             worker: self.worker,
             client: self.client,
             coordinator: self.coordinator,
+            s3: self.s3,
             standalone: self.standalone,
             page: self.page,
             mountpoint: self.mountpoint,

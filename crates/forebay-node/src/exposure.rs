@@ -6,7 +6,7 @@ use forebay_config::{Config, Loaded, Origin};
 
 use crate::binding::{self, WorkerAddresses};
 use crate::error::{Exit, Fault};
-use crate::rdma;
+use crate::{rdma, s3};
 
 /// What a process is going to listen as.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,8 +15,10 @@ pub(crate) struct Listeners {
     pub(crate) worker: bool,
     /// A coordinator: REST and the web page.
     pub(crate) coordinator: bool,
-    /// A mount: its pages and metrics.
+    /// A mount, or an S3 endpoint alone: its pages and metrics.
     pub(crate) mount: bool,
+    /// An S3 endpoint.
+    pub(crate) s3: bool,
 }
 
 /// Checks that `security.mode` is set, to whatever it may be, if one of these listens beyond this machine.
@@ -53,6 +55,11 @@ pub(crate) fn check(loaded: &Loaded, listeners: Listeners) -> anyhow::Result<()>
         && let Some(address) = Some(binding::mount_web_address(config)?).filter(is_exposed)
     {
         return Err(refused("mount", address, "client.web.bind.host").into());
+    }
+    if listeners.s3
+        && let Some(address) = Some(s3::address(config)?).filter(is_exposed)
+    {
+        return Err(refused("S3 endpoint", address, "s3.bind.host").into());
     }
     Ok(())
 }
@@ -93,7 +100,10 @@ mod tests {
         let worker = Listeners { worker: true, ..Listeners::default() };
         let coordinator = Listeners { coordinator: true, ..Listeners::default() };
         let mount = Listeners { mount: true, ..Listeners::default() };
-        for (listeners, key) in [(worker, "worker.rpc"), (coordinator, "coordinator"), (mount, "client.web")] {
+        let s3 = Listeners { s3: true, ..Listeners::default() };
+        for (listeners, key) in
+            [(worker, "worker.rpc"), (coordinator, "coordinator"), (mount, "client.web"), (s3, "s3")]
+        {
             let host = |host: &str| format!("{key}.bind.host={host}");
             for exposed in ["0.0.0.0", "::", "192.0.2.1"] {
                 let refused = checked(&[&host(exposed)], listeners).unwrap_err();
@@ -108,7 +118,7 @@ mod tests {
         let rdma = ["worker.rpc.bind.host=127.0.0.1", "network.rdma.data.enabled=true"];
         assert!(checked(&rdma, worker).unwrap_err().contains("0.0.0.0:59999"));
         assert!(checked(&[], worker).is_err() && checked(&[], coordinator).is_err());
-        assert_eq!(checked(&[], mount), Ok(()));
+        assert_eq!((checked(&[], mount), checked(&[], s3)), (Ok(()), Ok(())));
         assert_eq!(checked(&[], Listeners::default()), Ok(()));
     }
 }

@@ -51,6 +51,7 @@ mod page;
 pub mod process;
 pub mod rdma;
 pub mod report;
+mod s3;
 pub mod security;
 pub mod staged;
 mod start;

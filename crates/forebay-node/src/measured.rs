@@ -49,9 +49,14 @@ pub(crate) struct Measured {
     certificates: Mutex<Option<Arc<EtcdCertificates>>>,
     /// What it proves to clients, if it does.
     security: Option<Arc<Security>>,
+    /// What the S3 endpoint of its process counts, if that has one.
+    s3: Mutex<Option<Counts>>,
     /// How many events its audit log has lost, if it has one.
     audit_lost: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
+
+/// Tells what something counts.
+pub(crate) type Counts = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// What a server over TCP counts.
 struct Server {
@@ -71,8 +76,9 @@ impl Measured {
     ) -> Arc<Self> {
         let latency = std::array::from_fn(|_| LatencyHistogram::new());
         let (servers, windows, certificates) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let s3 = Mutex::default();
         let audit_lost = audit.map(|audit| Box::new(audit.lost_count()) as Box<dyn Fn() -> u64 + Send + Sync>);
-        Arc::new(Self { service, latency, servers, windows, certificates, security, audit_lost })
+        Arc::new(Self { service, latency, servers, windows, certificates, security, s3, audit_lost })
     }
 
     /// Counts in what `server` counts, too.
@@ -94,6 +100,11 @@ impl Measured {
     /// Reports what becomes of the certificate files for etcd, too.
     pub(crate) fn with_certificates(&self, certificates: &Arc<EtcdCertificates>) {
         *self.certificates.lock() = Some(Arc::clone(certificates));
+    }
+
+    /// Reports what the S3 endpoint of this process counts, too.
+    pub(crate) fn serving_s3(&self, counts: Counts) {
+        *self.s3.lock() = Some(counts);
     }
 
     /// What the worker counts, and this process.
@@ -142,6 +153,7 @@ impl Measured {
         report["security"] = json!(self.security.as_deref().map(Security::report));
         report["audit"] = json!(self.audit_lost.as_ref().map(|lost| json!({ "lost": lost() })));
         report["etcd"] = json!(self.certificates.lock().as_deref().map(cluster::report_certificates));
+        report["s3"] = json!(self.s3.lock().as_ref().map(|counts| counts()));
         report["process"] = json!(ProcessStats::now());
         report["version"] = json!(env!("CARGO_PKG_VERSION"));
         report

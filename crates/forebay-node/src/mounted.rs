@@ -50,6 +50,8 @@ pub(crate) struct Offer {
     pub(crate) coordinator: Option<String>,
     /// The URL of its web page, with what that demands.
     pub(crate) page: Option<String>,
+    /// Where the S3 endpoint in this process listens.
+    pub(crate) s3: Option<String>,
     /// What the pages of a standalone node demand; without, it has none.
     pub(crate) token: Option<PageToken>,
     /// The state of the cluster, where jobs write what mounts are to keep.
@@ -86,6 +88,9 @@ pub struct MountSummary {
     /// The URL of its web page. Whoever has it may do everything there: it is for the one who asked for the page.
     #[serde(default)]
     pub page: Option<String>,
+    /// Where the S3 endpoint is, if this process has one.
+    #[serde(default)]
+    pub s3: Option<String>,
     /// Where it answers to `/metrics`.
     pub web: Option<String>,
     /// What was found and put right on the way.
@@ -136,6 +141,7 @@ impl Mounted {
             rdma: (offer.role == Role::Mount).then(|| rdma_in_use(&loaded.config, report.rdma.as_ref())),
             coordinator: offer.coordinator.clone(),
             page: offer.page.clone(),
+            s3: offer.s3.clone(),
             web: web.as_ref().map(|web| web.advertised.clone()),
             notes,
         };

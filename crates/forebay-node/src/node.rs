@@ -14,6 +14,7 @@ use crate::direct::Direct;
 use crate::error::UserError;
 use crate::mounted::{MountSummary, Mounted};
 use crate::mountpoint::Place;
+use crate::s3::S3;
 use crate::security::Security;
 use crate::web::Web;
 use crate::worker_node::WorkerNode;
@@ -38,6 +39,8 @@ pub struct NodeAddresses {
     pub page: Option<String>,
     /// Where it is mounted.
     pub mountpoint: Option<PathBuf>,
+    /// Where its S3 endpoint listens.
+    pub s3: Option<SocketAddr>,
 }
 
 impl Node {
@@ -48,13 +51,14 @@ impl Node {
     /// Where it is reached.
     #[must_use]
     pub fn addresses(&self) -> NodeAddresses {
-        let Parts { worker, web, coordinating, place, .. } = &self.parts;
+        let Parts { worker, web, coordinating, place, s3, .. } = &self.parts;
         NodeAddresses {
             worker: worker.iter().flat_map(WorkerNode::addresses).collect(),
             worker_web: web.as_ref().map(|web| web.advertised.clone()),
             coordinator: coordinating.as_ref().and_then(Coordinating::address),
             page: coordinating.as_ref().and_then(Coordinating::page),
             mountpoint: place.as_ref().map(|place| place.mountpoint().to_owned()),
+            s3: s3.as_ref().map(S3::local_addr),
         }
     }
 
@@ -109,6 +113,7 @@ impl Node {
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) mounted: Option<Mounted>,
+    pub(crate) s3: Option<S3>,
     pub(crate) coordinating: Option<Coordinating>,
     pub(crate) client: Option<Client>,
     /// Who its client is, if it proves that.
@@ -129,6 +134,9 @@ impl Parts {
             Some(mounted) => mounted.close(at_once).await,
             None => Ok(()),
         };
+        if let Some(s3) = self.s3 {
+            s3.close().await;
+        }
         if let Some(coordinating) = self.coordinating {
             coordinating.close().await;
         }

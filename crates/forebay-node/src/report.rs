@@ -59,6 +59,8 @@ pub struct Report {
     pub audit: Option<Audit>,
     /// What a coordinator counts.
     pub coordinator: Option<Coordinator>,
+    /// What an S3 endpoint counts.
+    pub s3: Option<S3>,
     /// The worker in the process of a mount.
     pub node: Option<Box<Report>>,
 }
@@ -99,6 +101,20 @@ pub struct Coordinator {
     pub jobs: BTreeMap<String, u64>,
     pub bytes_per_second: f64,
     pub failures: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct S3 {
+    pub operations: BTreeMap<String, LatencySnapshot>,
+    /// By the class of their status: `2xx`.
+    pub answers: BTreeMap<String, u64>,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    /// Requests that nobody known has signed.
+    pub unsigned: u64,
+    pub under_way: u64,
+    pub memory_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use forebay_cluster::Member;
 use forebay_config::{Config, Host, SecurityMode, WriteMode};
 use forebay_identity::{
-    AuthoritySource, LiveIdentity, LiveTokens, Passes, Reload, Scope, Settings, Source, TokenFile, Watch,
+    AuthoritySource, Identity, LiveIdentity, LiveTokens, Passes, Reload, Scope, Settings, Source, TokenFile, Watch,
     http_client_config,
 };
 use forebay_metrics::Access;
@@ -106,11 +106,7 @@ impl Modes {
             let source = Source::Key { file: key_file, role, name, hosts, lifetime: LIFETIME };
             (source, AuthoritySource::Files(authorities))
         };
-        let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str()).map_err(|error| {
-            let next =
-                "with `security.mode`, `cluster.name` and `security.trust_domain` are parts of identities: rename them";
-            Fault::new(Exit::Usage, error.to_string(), next)
-        })?;
+        let scope = scope(config)?;
         let also = self.believes_both.then_some(also);
         Ok(Settings { scope, source, also, denied: config.security_denied_file.clone() })
     }
@@ -220,6 +216,21 @@ impl Security {
         Ok(access)
     }
 
+    /// What a listener demands whose requests are signed: TLS, and nothing else.
+    ///
+    /// # Errors
+    /// None that a sound build has.
+    pub(crate) fn tls(&self) -> Result<Access, Fault> {
+        let no_tokens = LiveTokens::open(Vec::new()).map_err(unusable)?;
+        Access::proved(&self.live, no_tokens, self.accepts_plain).map_err(unusable)
+    }
+
+    /// Whether a client is denied at this moment, whatever it shows.
+    pub(crate) fn denies(&self) -> impl Fn(&Identity) -> bool + Send + Sync + 'static {
+        let live = Arc::clone(&self.live);
+        move |identity| live.material().trust().denies(identity)
+    }
+
     /// Ends the looking at its files: what they say stays as it is. A look that waits for a disk is not waited for.
     pub async fn close(&self) {
         let mut looking = std::mem::take(&mut *self.looking.lock());
@@ -233,6 +244,18 @@ impl Security {
 /// When tokens are to be taken, and their files cannot be used.
 pub(crate) fn access(config: &Config, security: Option<&Security>) -> Result<Access, Fault> {
     security.map_or_else(|| Ok(Access::everybody()), |security| security.access(config))
+}
+
+/// The cluster that identities are of.
+///
+/// # Errors
+/// When its names cannot be in an identity.
+pub(crate) fn scope(config: &Config) -> Result<Scope, Fault> {
+    Scope::new(&config.security_trust_domain, config.cluster_name.as_str()).map_err(|error| {
+        let next =
+            "where clients have identities, `cluster.name` and `security.trust_domain` are parts of them: rename them";
+        Fault::new(Exit::Usage, error.to_string(), next)
+    })
 }
 
 fn token_files(config: &Config) -> Vec<TokenFile> {

@@ -28,6 +28,7 @@ use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::Place;
 use crate::node::{Node, Parts};
 use crate::page::{Page, PageToken};
+use crate::s3::{Given, S3};
 use crate::security::Security;
 use crate::state::{self, PrivateSockets, Role};
 use crate::web::Web;
@@ -43,6 +44,7 @@ pub(crate) struct Plan {
     pub(crate) worker: bool,
     pub(crate) client: bool,
     pub(crate) coordinator: bool,
+    pub(crate) s3: bool,
     /// The origin of a node that is a cluster of its own.
     pub(crate) standalone: Option<String>,
     /// The web page of such a node.
@@ -130,6 +132,8 @@ impl Starting<'_> {
         let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
         let private = Private { sockets: sockets.as_ref(), page: self.plan.page, token: token.as_ref(), audit };
         self.parts.coordinating = private.coordinator(loaded, cluster, &client, known).await?;
+        let measured = worker.measured();
+        self.s3(client.clone(), Some(origin)).await?;
         let coordinating = self.parts.coordinating.as_ref();
         let offer = Offer {
             client,
@@ -141,9 +145,10 @@ impl Starting<'_> {
             members: None,
             coordinator: coordinating.and_then(Coordinating::reached_at),
             page: coordinating.and_then(Coordinating::page),
+            s3: self.parts.s3.as_ref().map(|s3| s3.local_addr().to_string()),
             token,
-            state: Some(Arc::clone(cluster.store())),
-            report: worker.measured().source(),
+            state: self.parts.cluster.as_ref().map(|cluster| Arc::clone(cluster.store())),
+            report: measured.source(),
             links: LinkReports::default(),
             log: self.plan.log.clone(),
         };
@@ -155,7 +160,7 @@ impl Starting<'_> {
         let plan = self.plan;
         let loaded = &plan.loaded;
         self.claim()?;
-        if plan.worker || plan.coordinator {
+        if plan.worker || plan.coordinator || plan.s3 {
             self.parts.audit = AuditLog::open(&loaded.config)?;
         }
         let moves_data = plan.worker || plan.client || plan.mountpoint.is_some();
@@ -172,6 +177,7 @@ impl Starting<'_> {
             if plan.coordinator {
                 self.coordinator_of_cluster(client.clone()).await?;
             }
+            self.s3(client.clone(), None).await?;
             if plan.mountpoint.is_some() {
                 let offer = self.offer_of_cluster(client, links, own);
                 self.mount(&offer).await?;
@@ -277,6 +283,38 @@ impl Starting<'_> {
         Ok(())
     }
 
+    /// The S3 endpoint, if one was asked for. `origin` is the whole namespace of a node that stands alone.
+    async fn s3(&mut self, client: Client, origin: Option<&str>) -> anyhow::Result<()> {
+        let loaded = &self.plan.loaded;
+        if !self.plan.s3 {
+            return Ok(());
+        }
+        let given = Given {
+            client: client.clone(),
+            cluster: self.parts.cluster.as_ref(),
+            audit: self.parts.audit.as_ref(),
+            security: self.parts.client_security.clone(),
+            origin: origin.map(str::to_owned),
+        };
+        let started = S3::start(loaded, given).await?;
+        let s3 = self.parts.s3.insert(started);
+        let reported = s3.reporter();
+        match &self.parts.worker {
+            Some(worker) => worker.measured().serving_s3(Box::new(reported)),
+            None if self.plan.mountpoint.is_none() => {
+                let report = move || {
+                    let mut report = client.report();
+                    report["process"] = serde_json::json!(ProcessStats::now());
+                    report["s3"] = reported();
+                    report
+                };
+                self.parts.web = Web::of_mount(loaded, report, None).await;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
     fn offer_of_cluster(&self, client: Client, links: LinkReports, own: Option<String>) -> Offer {
         let (config, cluster) = (&self.plan.loaded.config, self.parts.cluster.as_ref());
         let topology = client.topology();
@@ -298,6 +336,7 @@ impl Starting<'_> {
             members: in_etcd.map(|cluster| Arc::clone(cluster.members())),
             coordinator: self.parts.coordinating.as_ref().and_then(Coordinating::reached_at),
             page: self.parts.coordinating.as_ref().and_then(Coordinating::page),
+            s3: self.parts.s3.as_ref().map(|s3| s3.local_addr().to_string()),
             token: None,
             state: cluster.map(|cluster| Arc::clone(cluster.store())),
             report: match &self.parts.worker {

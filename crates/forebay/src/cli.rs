@@ -3,8 +3,8 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, mount, mounts, policy, profile, stats,
-    umount, up, version, worker,
+    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, mount, mounts, policy, profile, s3,
+    stats, umount, up, version, worker,
 };
 use crate::exit;
 
@@ -39,6 +39,7 @@ pub(crate) enum Command {
     Worker(worker::Args),
     Coordinator(coordinator::Args),
     Mount(mount::Args),
+    S3(s3::Args),
     Umount(umount::Args),
     Fs(fs::Args),
     Job(job::Args),
@@ -76,6 +77,7 @@ impl Command {
             Self::Worker(args) => worker::run(&args),
             Self::Coordinator(args) => coordinator::run(&args),
             Self::Mount(args) => mount::run(args),
+            Self::S3(args) => s3::run(&args),
             Self::Umount(args) => umount::run(&args),
             Self::Fs(args) => fs::run(args),
             Self::Job(args) => job::run(args),

@@ -14,6 +14,7 @@ pub(crate) mod mount;
 pub(crate) mod mounts;
 pub(crate) mod policy;
 pub(crate) mod profile;
+pub(crate) mod s3;
 pub(crate) mod stats;
 pub(crate) mod umount;
 pub(crate) mod up;

@@ -16,6 +16,9 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use crate::exit::{Exit, Fault};
 
 const FILTER_VARIABLE: &str = "FOREBAY_LOG";
+/// The library that speaks S3 logs each object that is not there as an error, and, to who debugs it, what a right signature would have
+/// been. What goes wrong, the endpoint says itself.
+const S3_LIBRARY: &str = "s3s";
 
 /// Starts logging to `log.file`, or to standard error.
 ///
@@ -59,13 +62,19 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("cannot write the log {}", path.display()))
 }
 
+/// The same filter, without what a library says of which it says nothing itself.
+fn quiet(filter: &str) -> String {
+    let says = filter.is_empty() || filter.contains(S3_LIBRARY);
+    if says { filter.to_owned() } else { format!("{filter},{S3_LIBRARY}=off") }
+}
+
 fn install(config: &Config, level: LogLevel, writer: BoxMakeWriter, colours: bool) -> anyhow::Result<()> {
     let filter = match std::env::var(FILTER_VARIABLE) {
-        Ok(text) => EnvFilter::try_new(&text).map_err(|error| {
+        Ok(text) => EnvFilter::try_new(quiet(&text)).map_err(|error| {
             let next = "write it as in FOREBAY_LOG=info,forebay_origin=debug";
             Fault::new(Exit::Usage, format!("environment {FILTER_VARIABLE}: {error}"), next)
         })?,
-        Err(_) => EnvFilter::new(level.as_str()),
+        Err(_) => EnvFilter::new(quiet(level.as_str())),
     };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
     // Only tests start it twice, and there the first one stays.

@@ -82,6 +82,9 @@ fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
         if let Some(page) = &summary.page {
             writeln!(out, "  web page {page}")?;
         }
+        if let Some(s3) = &summary.s3 {
+            writeln!(out, "  S3       {s3}")?;
+        }
         writeln!(out, "  unmount  forebay umount {}", summary.mountpoint)?;
     }
     Ok(out.flush()?)
@@ -104,6 +107,9 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
     }
     if let Some(page) = node.addresses().page.filter(|_| !stay.background_child) {
         output::say(&format!("web page {page}"));
+    }
+    if let Some(address) = node.addresses().s3.filter(|_| !stay.background_child) {
+        output::say(&format!("S3 endpoint listening on {address}"));
     }
     tokio::select! {
         () = node.ended() => info!("unmounted from outside"),

@@ -85,6 +85,10 @@ pub fn everything(scale: u64) -> Value {
         "cluster": { "members": [{ "name": "node1" }], "last_known": { "seconds": 3 } },
         "security": { "identity": "spiffe://forebay/forebay/prod/worker/node1", "certificate_expires_seconds": 7200 },
         "audit": { "lost": scale },
+        "s3": {
+            "operations": { "GetObject": latency }, "answers": { "2xx": scale, "4xx": scale }, "sent_bytes": 4096 * scale,
+            "received_bytes": 1024 * scale, "unsigned": scale, "under_way": 1, "memory_bytes": 65536,
+        },
         "etcd": { "certificate_renewals": scale, "certificate_refused_seconds": 3 },
         "rdma": {
             "paths": { "rdma": traffic, "tcp": traffic, "fell_back": scale },

@@ -55,6 +55,26 @@ Example:
   forebay key token > /etc/forebay/token
   forebay key token > /etc/forebay/metrics-token")]
     Token,
+    /// Print a new key that requests to the S3 endpoint are signed with
+    ///
+    /// It is a line of the file that s3.credentials_file names, of mode 0600: an access key, its secret, and the role and
+    /// the name of the client who gets both. What this client may do is what it might with a certificate of that role and
+    /// name: access lists of mounts hold for it. A file that standard output goes to is given that mode. Remove the line to
+    /// take the key away.
+    #[command(after_help = "\
+Example:
+  forebay key s3 --role reader --client team-a > /etc/forebay/s3-keys
+  forebay key s3 --role writer --client loader >> /etc/forebay/s3-keys")]
+    S3 {
+        /// What the client may do: reader, writer or admin
+        #[arg(long)]
+        role: Role,
+        /// The client's name: letters, digits, `.`, `-` and `_`
+        #[arg(long, value_name = "NAME")]
+        client: String,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
     /// Show the fingerprints of the keys in a file, and nothing else of them
     #[command(after_help = "\
 Example:
@@ -112,6 +132,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Create => create(),
         Command::Token => token(),
+        Command::S3 { role, client, config } => s3_key(*role, client, config),
         Command::Show { json, config } => show(*json, config),
         Command::Issue { role, client, lifetime, output, replace, hosts, config } => {
             let output = output.clone().unwrap_or_else(|| PathBuf::from(client));
@@ -128,6 +149,14 @@ fn create() -> anyhow::Result<()> {
 fn token() -> anyhow::Result<()> {
     let token = new_token().map_err(unusable)?;
     print_secret(&format!("{}\n", *token), "token")
+}
+
+fn s3_key(role: Role, client: &str, config: &ConfigArgs) -> anyhow::Result<()> {
+    let loaded = config.load([])?;
+    let config = &loaded.config;
+    let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str()).map_err(unusable)?;
+    let line = forebay_s3::new_line(role, client, &scope).map_err(unusable)?;
+    print_secret(&line, "s3")
 }
 
 fn print_secret(text: &str, command: &str) -> anyhow::Result<()> {

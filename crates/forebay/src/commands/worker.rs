@@ -48,6 +48,9 @@ async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
     for address in node.addresses().worker {
         output::say(&format!("worker listening on {address}"));
     }
+    if let Some(address) = node.addresses().s3 {
+        output::say(&format!("S3 endpoint listening on {address}"));
+    }
     let signal = signals.next().await;
     info!(signal, "ending");
     tokio::select! {

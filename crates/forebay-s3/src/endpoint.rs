@@ -1,0 +1,341 @@
+//! The endpoint: requests as they come over HTTP, from before they are looked at until their answers are recorded.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use forebay_client::Client;
+use forebay_identity::{AuditPeer, Auditing};
+use forebay_metrics::{Access, HttpLimits, HttpServer};
+use hyper::body::{Body as _, Frame, SizeHint};
+use s3s::HttpResponse;
+use s3s::config::{S3Config, StaticConfigProvider};
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tokio::net::TcpListener;
+use tokio::time::Sleep;
+
+use crate::access::{AccessLists, Denies, Rules};
+use crate::asked::Asked;
+use crate::bucket::Buckets;
+use crate::gate;
+use crate::hosts::{BucketNames, Domains};
+use crate::keyring::Keyring;
+use crate::memory::BodyMemory;
+use crate::operations::Noting;
+use crate::served::Served;
+use crate::stats::Stats;
+
+/// The header with which an answer says its number, for logs and for people who ask what happened.
+const REQUEST_ID: &str = "x-amz-request-id";
+/// How long a client may send nothing of a body.
+const IDLE: Duration = Duration::from_secs(30);
+/// The longest list of parts, or of keys to delete, in bytes: of ten thousand parts.
+const MAX_XML: usize = 2 << 20;
+/// Forms are refused before they are read; this bounds them all the same.
+const MAX_FORM: usize = 64 << 10;
+/// How far the clocks of clients may be off, as Amazon has it.
+const CLOCK_SKEW_SECONDS: u32 = 900;
+
+/// Clients keep connections for a while, and may send and receive large objects over them.
+fn limits(connections: usize) -> HttpLimits {
+    HttpLimits {
+        connections,
+        head_within: Duration::from_secs(60),
+        body_within: Duration::from_secs(3600),
+        write_within: Duration::from_secs(30),
+        lasts_at_most: Duration::from_secs(24 * 3600),
+        ends_within: Duration::from_secs(10),
+    }
+}
+
+/// What an endpoint is made of.
+pub struct EndpointOptions {
+    /// The keys that requests are signed with.
+    pub keys: Arc<Keyring>,
+    /// Which clients may use which mount.
+    pub lists: Arc<dyn AccessLists>,
+    /// Which clients are denied.
+    pub denies: Denies,
+    /// Which buckets there are.
+    pub buckets: Buckets,
+    /// Names below which each name is a bucket.
+    pub domains: Vec<String>,
+    /// Connections at once.
+    pub connections: usize,
+    /// Memory of bodies, in bytes, of all requests together.
+    pub memory: u64,
+    /// Bytes in a part of an object that is put.
+    pub part_size: u64,
+    /// Whether anything may be changed.
+    pub writes: bool,
+    /// Where it is recorded who asks for what, if it is.
+    pub audit: Option<Auditing>,
+}
+
+/// An endpoint, while it serves. Dropping it ends its tasks without waiting for them.
+pub struct Endpoint {
+    address: SocketAddr,
+    server: HttpServer,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    service: S3Service,
+    stats: Arc<Stats>,
+    memory: BodyMemory,
+    audit: Option<Auditing>,
+}
+
+impl Endpoint {
+    /// Serves what `client` reads to all that come to `listener`; `access` says whether they speak TLS. Must be called
+    /// within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the listener does not say where it listens.
+    pub fn start(
+        listener: TcpListener,
+        client: Client,
+        access: Access,
+        options: EndpointOptions,
+    ) -> std::io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (stats, memory) = (Arc::new(Stats::default()), BodyMemory::new(options.memory));
+        let EndpointOptions { keys, lists, denies, buckets, domains, connections, part_size, writes, audit, .. } =
+            options;
+        let rules = Rules { keys, lists, denies, writes };
+        let served = Served {
+            client,
+            buckets,
+            rules: rules.clone(),
+            memory: memory.clone(),
+            part_size,
+            stats: Arc::clone(&stats),
+        };
+        let service = service(served, rules, domains);
+        let access = access.recorded(audit.clone());
+        let shared = Arc::new(Shared { service, stats, memory, audit });
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let server = HttpServer::start_judging(listener, router, access, limits(connections));
+        Ok(Self { address, server, shared })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it counts, as a function that may outlive it.
+    pub fn reporter(&self) -> impl Fn() -> serde_json::Value + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.stats.report(shared.memory.held())
+    }
+
+    /// Ends it. Answers under way may finish, for a moment.
+    pub async fn close(&self) {
+        self.server.close().await;
+    }
+}
+
+fn service(served: Served, rules: Rules, domains: Vec<String>) -> S3Service {
+    let mut config = S3Config::default();
+    config.xml_max_body_size = MAX_XML;
+    config.post_object_max_file_size = MAX_FORM as u64;
+    config.form_max_field_size = MAX_FORM;
+    config.form_max_fields_size = MAX_FORM;
+    config.form_max_parts = 1;
+    config.presigned_url_max_skew_time_secs = CLOCK_SKEW_SECONDS;
+    let mut builder = S3ServiceBuilder::new(served);
+    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
+    builder.set_auth(rules.clone());
+    builder.set_access(Noting(rules));
+    builder.set_validation(BucketNames);
+    builder.set_host(Domains::new(domains));
+    builder.build()
+}
+
+/// One request, from its head to the head of its answer. Where its client leaves before that, its end is counted and
+/// recorded, too.
+struct UnderWay<'a> {
+    stats: &'a Stats,
+    asked: Asked,
+    is_answered: bool,
+}
+
+impl<'a> UnderWay<'a> {
+    fn among(stats: &'a Stats, asked: &Asked) -> Self {
+        stats.began();
+        Self { stats, asked: asked.clone(), is_answered: false }
+    }
+
+    fn answered(mut self, status: u16, took: Duration) {
+        self.is_answered = true;
+        self.stats.answered(self.asked.name().as_deref(), status, took);
+        self.asked.record(Some(status));
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.stats.ended();
+        if !self.is_answered {
+            self.asked.record(None);
+        }
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Response {
+    let (began, id) = (Instant::now(), request_id());
+    let peer = request.extensions().get().copied().unwrap_or(AuditPeer::UNKNOWN);
+    let asked = Asked::new(shared.audit.clone(), peer);
+    let under_way = UnderWay::among(&shared.stats, &asked);
+    request.extensions_mut().insert(asked.clone());
+    let has_body = !request.body().is_end_stream();
+    let answered = match gate::check(request.method(), request.uri(), request.headers()) {
+        Ok(()) => shared.service.call(request.map(|body| s3s::Body::http_body_unsync(Patient::new(body)))).await.ok(),
+        Err(refusal) => refusal.to_http_response().ok(),
+    };
+    let mut response = answered.map_or_else(failed, |response| finished(response, &id));
+    let status = response.status().as_u16();
+    // A client that sends a body which nobody reads would have it taken for its next request.
+    if status >= 400 && has_body {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    if status == 403 && !asked.is_signed() {
+        shared.stats.nobodys();
+    }
+    tracing::debug!(id, status, operation = asked.name(), "a request over S3 was answered");
+    under_way.answered(status, began.elapsed());
+    response
+}
+
+/// The number of a request: 16 hexadecimal digits.
+fn request_id() -> String {
+    format!("{:016X}", rand::random::<u64>())
+}
+
+fn failed() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    response
+}
+
+/// The library's answer; an error has the number of its request in it.
+fn finished(response: HttpResponse, id: &str) -> Response {
+    let (mut parts, body) = response.into_parts();
+    let is_error = parts.status.is_client_error() || parts.status.is_server_error();
+    let xml = body.bytes().filter(|bytes| is_error && !bytes.is_empty());
+    let Some(xml) = xml.and_then(|xml| with_request_id(&xml, id)) else {
+        return Response::from_parts(parts, Body::new(body));
+    };
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/xml"));
+    Response::from_parts(parts, Body::from(xml))
+}
+
+/// An error of S3 with the number of its request, if it is one and has none.
+fn with_request_id(xml: &[u8], id: &str) -> Option<Vec<u8>> {
+    const END: &[u8] = b"</Error>";
+    const ELEMENT: &[u8] = b"<RequestId>";
+    let rest = xml.strip_suffix(END)?;
+    if rest.windows(ELEMENT.len()).any(|window| window == ELEMENT) {
+        return None;
+    }
+    Some([rest, ELEMENT, id.as_bytes(), b"</RequestId>", END].concat())
+}
+
+/// The body of a request. It fails if its client sends nothing of it for too long.
+struct Patient {
+    body: Body,
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    fn new(body: Body) -> Self {
+        Self { body, late: None }
+    }
+}
+
+impl hyper::body::Body for Patient {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        let this = self.get_mut();
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            this.late = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(std::io::Error::other)));
+        }
+        let late = this.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(IDLE)));
+        ready!(late.as_mut().poll(cx));
+        let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "the body of the request did not come in time");
+        Poll::Ready(Some(Err(error)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use s3s::{S3Error, S3ErrorCode};
+
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_number_of_its_request() {
+        let told = |xml: &str| with_request_id(xml.as_bytes(), "0A").map(|xml| String::from_utf8(xml).unwrap());
+        let expected = "<Error><Code>NoSuchKey</Code><RequestId>0A</RequestId></Error>";
+        assert_eq!(told("<Error><Code>NoSuchKey</Code></Error>").as_deref(), Some(expected));
+        assert_eq!(told(expected), None);
+        assert_eq!(told("<ListBucketResult></ListBucketResult>"), None);
+        assert_eq!(told(""), None);
+        assert_eq!(request_id().len(), 16);
+    }
+
+    #[test]
+    fn an_answer_that_is_no_error_stays_as_it_is() {
+        let response = HttpResponse::new(s3s::Body::from("<Error></Error>".to_owned()));
+        let response = finished(response, "0A");
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.headers().get(CONTENT_TYPE).is_none());
+        let mut error = HttpResponse::new(s3s::Body::from("<Error></Error>".to_owned()));
+        *error.status_mut() = StatusCode::NOT_FOUND;
+        assert_eq!(finished(error, "0A").headers()[CONTENT_TYPE], "application/xml");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_nothing_is_not_waited_for_without_end() {
+        let silent = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        let mut body = Patient::new(silent);
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        let error = frame.unwrap().unwrap_err();
+        assert!(error.to_string().contains("did not come in time"), "{error}");
+    }
+
+    #[test]
+    fn what_a_library_cannot_tell_is_an_error_of_ours() {
+        assert_eq!(failed().status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let refusal = S3Error::with_message(S3ErrorCode::AccessDenied, "no");
+        let response = finished(refusal.to_http_response().unwrap(), "0B");
+        assert_eq!(response.status(), StatusCode::FORBIDDEN);
+        assert_eq!(response.headers().get_all(CONTENT_TYPE).iter().count(), 1);
+    }
+}

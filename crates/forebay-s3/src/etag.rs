@@ -1,0 +1,137 @@
+//! Entity tags: those of objects, which are the origin's, and those of parts of uploads, which carry a size besides.
+//! Pure.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use forebay_types::{Attr, FileVersion, VersionTag};
+use s3s::dto::{ETag, Timestamp};
+
+const NANOS: u64 = 1_000_000_000;
+
+/// The entity tag of a version: the origin's, or, where that has none, one that is another for each version.
+pub(crate) fn of_version(version: &FileVersion) -> ETag {
+    match &version.tag {
+        VersionTag::Etag(text) => match text.strip_prefix("W/") {
+            Some(weak) => ETag::Weak(unquoted(weak).to_owned()),
+            None => ETag::Strong(unquoted(text).to_owned()),
+        },
+        VersionTag::Modified { nanos, inode } => {
+            ETag::Strong(format!("{:x}-{inode:x}-{:x}", nanos.cast_unsigned(), version.size))
+        }
+    }
+}
+
+/// When a file was modified, in whole seconds as HTTP has it; `None` where the origin does not know.
+pub(crate) fn modified(attr: &Attr) -> Option<Timestamp> {
+    seconds(attr).map(|seconds| Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds)))
+}
+
+/// The same in seconds since 1970.
+pub(crate) fn seconds(attr: &Attr) -> Option<u64> {
+    u64::try_from(attr.modified_nanos).ok().filter(|nanos| *nanos > 0).map(|nanos| nanos / NANOS)
+}
+
+fn unquoted(text: &str) -> &str {
+    text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
+}
+
+/// What an uploaded part is known by: the origin's tag of it, and how many bytes it has. An origin wants to know at the
+/// end how long the whole is. With that in what clients keep and send back, no endpoint has to remember it, and any of
+/// several may complete an upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PartTag {
+    pub(crate) tag: String,
+    pub(crate) size: u64,
+}
+
+impl PartTag {
+    /// As the entity tag that a client is told. The first letter says how the origin's tag is in it: in quotes there,
+    /// plain, or in hexadecimal where it has characters that an entity tag cannot have.
+    pub(crate) fn encode(&self) -> String {
+        let is_fit = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+        let inner = unquoted(&self.tag);
+        let size = self.size;
+        if !is_fit(inner) {
+            let hex: String = self.tag.bytes().map(|byte| format!("{byte:02x}")).collect();
+            format!("x{hex}.{size}")
+        } else if inner.len() == self.tag.len() {
+            format!("p{inner}.{size}")
+        } else {
+            format!("q{inner}.{size}")
+        }
+    }
+
+    /// Reads it back; `None` if it is none of ours.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let (coded, size) = text.rsplit_once('.')?;
+        let size = size.parse().ok()?;
+        let (kind, inner) = (coded.chars().next()?, coded.get(1..)?);
+        let tag = match kind {
+            'p' => inner.to_owned(),
+            'q' => format!("\"{inner}\""),
+            'x' => {
+                let digits = |at: usize| u8::from_str_radix(inner.get(at..at + 2)?, 16).ok();
+                let bytes: Option<Vec<u8>> = (0..inner.len()).step_by(2).map(digits).collect();
+                String::from_utf8(bytes?).ok()?
+            }
+            _ => return None,
+        };
+        Some(Self { tag, size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn version(tag: VersionTag) -> FileVersion {
+        FileVersion { origin: "s3://b".into(), path: b"k"[..].into(), size: 255, tag }
+    }
+
+    #[test]
+    fn an_entity_tag_is_the_origins_without_its_quotes() {
+        for (text, tag) in [
+            ("\"abc-2\"", ETag::Strong("abc-2".to_owned())),
+            ("W/\"abc\"", ETag::Weak("abc".to_owned())),
+            ("abc", ETag::Strong("abc".to_owned())),
+        ] {
+            assert_eq!(of_version(&version(VersionTag::Etag(text.into()))), tag);
+        }
+        let of = |nanos, inode| of_version(&version(VersionTag::Modified { nanos, inode }));
+        assert_eq!(of(16, 10), ETag::Strong("10-a-ff".to_owned()));
+        assert_ne!(of(16, 10), of(16, 11));
+        assert_ne!(of(-1, 0), of(1, 0));
+    }
+
+    #[test]
+    fn times_are_whole_seconds_and_unknown_where_nobody_knows() {
+        let attr = |modified_nanos| Attr { modified_nanos, ..Attr::directory() };
+        assert_eq!(seconds(&attr(1_999_999_999)), Some(1));
+        assert_eq!((seconds(&attr(0)), seconds(&attr(-5))), (None, None));
+    }
+
+    #[test]
+    fn what_is_no_tag_of_a_part_is_none() {
+        for text in ["", "abc", ".5", "pabc", "pabc.", "pabc.x", "yabc.5", "x0.5", "xzz.5", "é.5", "pabc.-1"] {
+            assert_eq!(PartTag::decode(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_part_is_known_again_by_its_tag(tag in ".{0,40}", quoted: bool, size: u64) {
+            let tag = if quoted { format!("\"{tag}\"") } else { tag };
+            let part = PartTag { tag, size };
+            let text = part.encode();
+            prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'));
+            prop_assert_eq!(PartTag::decode(&text), Some(part));
+        }
+
+        #[test]
+        fn no_text_makes_the_decoder_panic(text in ".{0,60}") {
+            let _ = PartTag::decode(&text);
+        }
+    }
+}

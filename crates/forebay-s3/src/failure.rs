@@ -1,0 +1,92 @@
+//! Failures of the cache as S3's errors. Pure.
+
+use forebay_types::{Failure, FailureKind};
+use s3s::{S3Error, S3ErrorCode};
+
+/// The code for a failure of what asks for an object.
+fn code(kind: FailureKind) -> S3ErrorCode {
+    match kind {
+        FailureKind::NotFound | FailureKind::NotADirectory | FailureKind::IsADirectory => S3ErrorCode::NoSuchKey,
+        FailureKind::PermissionDenied | FailureKind::ReadOnly => S3ErrorCode::AccessDenied,
+        FailureKind::InvalidArgument => S3ErrorCode::InvalidArgument,
+        FailureKind::NameTooLong => S3ErrorCode::KeyTooLongError,
+        FailureKind::TooLarge => S3ErrorCode::EntityTooLarge,
+        FailureKind::Unsupported | FailureKind::NotPermitted | FailureKind::CrossDevice => S3ErrorCode::NotImplemented,
+        FailureKind::Exists | FailureKind::NotEmpty => S3ErrorCode::OperationAborted,
+        // Clients slow down at this one, and try again at the next.
+        FailureKind::OutOfResources => S3ErrorCode::SlowDown,
+        FailureKind::VersionChanged
+        | FailureKind::Unavailable
+        | FailureKind::TimedOut
+        | FailureKind::Corrupt
+        | FailureKind::NotReady
+        | FailureKind::NoSpace => S3ErrorCode::ServiceUnavailable,
+        _ => S3ErrorCode::InternalError,
+    }
+}
+
+/// What a client is told of `failure`. What went wrong on our side is in our log: it may name servers that are none of
+/// its business.
+pub(crate) fn told(failure: &Failure) -> S3Error {
+    let code = code(failure.kind());
+    let is_ours = code.status_code().is_none_or(|status| status.is_server_error());
+    if is_ours && !matches!(code, S3ErrorCode::NotImplemented) {
+        tracing::warn!(%failure, code = code.as_str(), "a request over S3 fails");
+        return S3Error::with_message(code, "the cache could not do this; try again, and see the log of the endpoint");
+    }
+    S3Error::with_message(code, failure.to_string())
+}
+
+/// The same of an upload in parts, of which what is not found is the upload.
+pub(crate) fn of_upload(failure: &Failure) -> S3Error {
+    match failure.kind() {
+        FailureKind::NotFound => S3Error::with_message(S3ErrorCode::NoSuchUpload, "there is no such upload (any more)"),
+        FailureKind::Corrupt => {
+            S3Error::with_message(S3ErrorCode::InvalidPart, "the parts are not those that were uploaded")
+        }
+        _ => told(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_did_is_told_with_its_reason_and_what_we_did_is_not() {
+        let told_of = |kind| {
+            let error = told(&Failure::new(kind, "10.0.0.1 said so"));
+            let status = error.status_code().map(|status| status.as_u16());
+            (error.code().as_str().to_owned(), status, error.message().is_some_and(|text| text.contains("10.0.0.1")))
+        };
+        for (kind, code, status) in [
+            (FailureKind::NotFound, "NoSuchKey", 404),
+            (FailureKind::IsADirectory, "NoSuchKey", 404),
+            (FailureKind::PermissionDenied, "AccessDenied", 403),
+            (FailureKind::ReadOnly, "AccessDenied", 403),
+            (FailureKind::InvalidArgument, "InvalidArgument", 400),
+            (FailureKind::TooLarge, "EntityTooLarge", 400),
+            (FailureKind::NotEmpty, "OperationAborted", 409),
+            (FailureKind::Unsupported, "NotImplemented", 501),
+        ] {
+            assert_eq!(told_of(kind), (code.to_owned(), Some(status), true), "{kind:?}");
+        }
+        for (kind, code, status) in [
+            (FailureKind::Unavailable, "ServiceUnavailable", 503),
+            (FailureKind::OutOfResources, "SlowDown", 503),
+            (FailureKind::VersionChanged, "ServiceUnavailable", 503),
+            (FailureKind::Internal, "InternalError", 500),
+            (FailureKind::NotCached, "InternalError", 500),
+        ] {
+            assert_eq!(told_of(kind), (code.to_owned(), Some(status), false), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_of_an_upload_is_the_upload() {
+        let code = |kind| of_upload(&Failure::new(kind, "gone")).code().as_str().to_owned();
+        assert_eq!(code(FailureKind::NotFound), "NoSuchUpload");
+        assert_eq!(code(FailureKind::Corrupt), "InvalidPart");
+        assert_eq!(code(FailureKind::TooLarge), "EntityTooLarge");
+    }
+}

@@ -1,0 +1,224 @@
+//! What a request must be before anything else is looked at: signed as AWS4-HMAC-SHA256 asks, and with all that its
+//! signature has to hold. Pure.
+//!
+//! The library that checks signatures takes more than we do, and believes headers that no signature holds. Somebody
+//! with a URL that was signed to put one object could add `x-amz-copy-source` to it, and read with it what the signer
+//! may read. So, as Amazon does, we take no such header that is not signed; nor the older signatures, which are made
+//! with SHA-1; nor forms that browsers post.
+
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, Method, Uri};
+use percent_encoding::percent_decode_str;
+use s3s::{S3Error, S3ErrorCode};
+
+/// What is demanded of a signature.
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// What the end of a credential's scope is.
+const SCOPE_END: &str = "/s3/aws4_request";
+/// The only header that may go along with a URL that was signed before its body was known.
+const OF_BODY: &str = "x-amz-content-sha256";
+/// How many headers a message names.
+const MAX_NAMED: usize = 5;
+
+/// Checks what a request says of its signature; the signature itself is checked later.
+///
+/// # Errors
+/// Why it is not looked at, as a client is told.
+pub(crate) fn check(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), S3Error> {
+    if headers.get_all(HOST).iter().count() != 1 {
+        return Err(refused(S3ErrorCode::InvalidRequest, "a request has one `Host`"));
+    }
+    let is_form = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("multipart/form-data");
+    if *method == Method::POST && only(headers, CONTENT_TYPE.as_str()).is_some_and(is_form) {
+        return Err(refused(S3ErrorCode::NotImplemented, "forms of browsers are not taken; use a URL that is signed"));
+    }
+    let query = Query(uri.query().unwrap_or_default());
+    let shown = headers.get_all(AUTHORIZATION).iter().count();
+    let (credential, signed, is_presigned) = match (shown, query.has("X-Amz-Signature")) {
+        _ if query.has("Signature") || query.has("AWSAccessKeyId") => return Err(other_algorithm()),
+        (0, false) => {
+            return Err(refused(S3ErrorCode::AccessDenied, "requests have to be signed; `forebay key s3` makes a key"));
+        }
+        (0, true) => (query.get("X-Amz-Credential"), query.get("X-Amz-SignedHeaders"), true),
+        (1, false) => {
+            let authorization = only(headers, AUTHORIZATION.as_str()).unwrap_or_default();
+            let fields = authorization.strip_prefix(ALGORITHM).ok_or_else(other_algorithm)?;
+            (field(fields, "Credential"), field(fields, "SignedHeaders"), false)
+        }
+        _ => {
+            return Err(refused(
+                S3ErrorCode::InvalidArgument,
+                "a request has one signature, in `Authorization` or in its URL",
+            ));
+        }
+    };
+    let (Some(credential), Some(signed)) = (credential, signed) else {
+        let message = "the signature does not say its credential, or which headers are signed";
+        return Err(refused(S3ErrorCode::AuthorizationHeaderMalformed, message));
+    };
+    if !credential.ends_with(SCOPE_END) {
+        let message = format!("the scope of the credential does not end in `{SCOPE_END}`");
+        return Err(S3Error::with_message(S3ErrorCode::AuthorizationHeaderMalformed, message));
+    }
+    check_signed(headers, &signed, is_presigned)
+}
+
+/// That each header counts in the signature that may change what a request asks for.
+fn check_signed(headers: &HeaderMap, signed: &str, is_presigned: bool) -> Result<(), S3Error> {
+    let signed: Vec<&str> = signed.split(';').collect();
+    let has_to_be =
+        |name: &str| (name.starts_with("x-amz-") && !(is_presigned && name == OF_BODY)) || name == HOST.as_str();
+    let unsigned = headers.keys().map(|name| name.as_str()).filter(|name| has_to_be(name) && !signed.contains(name));
+    let unsigned: Vec<&str> = unsigned.take(MAX_NAMED).collect();
+    if unsigned.is_empty() {
+        return Ok(());
+    }
+    let message = format!("there are headers that are not signed: {}", unsigned.join(", "));
+    Err(S3Error::with_message(S3ErrorCode::AccessDenied, message))
+}
+
+fn refused(code: S3ErrorCode, message: &'static str) -> S3Error {
+    S3Error::with_message(code, message)
+}
+
+fn other_algorithm() -> S3Error {
+    let message = "the authorization mechanism you have provided is not supported; please use AWS4-HMAC-SHA256";
+    refused(S3ErrorCode::InvalidRequest, message)
+}
+
+/// The value of a header, if it is there once and is text.
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => value.to_str().ok(),
+        _ => None,
+    }
+}
+
+/// `VALUE` of `NAME=VALUE` in a list with commas.
+fn field(fields: &str, name: &str) -> Option<String> {
+    let mut named = fields.split(',').filter_map(|field| field.trim().split_once('='));
+    named.find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+}
+
+/// The query of a URL.
+struct Query<'a>(&'a str);
+
+impl Query<'_> {
+    fn pairs(&self) -> impl Iterator<Item = (String, &str)> {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        self.0.split('&').map(move |pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(name), value)
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.pairs().any(|(known, _)| known == name)
+    }
+
+    fn get(&self, name: &str) -> Option<String> {
+        let found = self.pairs().find(|(known, _)| known == name);
+        found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CREDENTIAL: &str = "AWS4-HMAC-SHA256 Credential=KEY/20261126/us-east-1/s3/aws4_request";
+
+    fn checked(method: Method, uri: &str, lines: &[(&'static str, &str)]) -> Result<(), (String, String)> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+        }
+        let told = |error: S3Error| (error.code().as_str().to_owned(), error.message().unwrap_or_default().to_owned());
+        check(&method, &uri.parse().unwrap(), &headers).map_err(told)
+    }
+
+    fn code(checked: Result<(), (String, String)>) -> String {
+        checked.unwrap_err().0
+    }
+
+    fn signed(headers: &str) -> String {
+        format!("{CREDENTIAL}, SignedHeaders={headers}, Signature=abc")
+    }
+
+    fn presigned(headers: &str) -> String {
+        let credential = "KEY%2F20261126%2Fus-east-1%2Fs3%2Faws4_request";
+        format!("/b/k?X-Amz-Credential={credential}&X-Amz-SignedHeaders={headers}&X-Amz-Signature=abc")
+    }
+
+    #[test]
+    fn a_signature_holds_the_host_and_all_that_amazon_reads() {
+        let of = |headers: &str| {
+            let authorization = signed(headers);
+            checked(
+                Method::GET,
+                "/b/k",
+                &[("host", "h"), ("x-amz-date", "d"), ("authorization", authorization.as_str())],
+            )
+        };
+        assert_eq!(of("host;x-amz-date"), Ok(()));
+        for headers in ["host", "x-amz-date", "hostx;x-amz-date", ""] {
+            assert_eq!(code(of(headers)), "AccessDenied", "{headers}");
+        }
+        let authorization = signed("host");
+        let with_range = [("host", "h"), ("range", "bytes=0-1"), ("authorization", authorization.as_str())];
+        assert_eq!(checked(Method::GET, "/b/k", &with_range), Ok(()), "it is Amazon's rule, too");
+    }
+
+    #[test]
+    fn a_url_that_was_signed_takes_no_header_that_changes_what_it_does() {
+        let url = presigned("host");
+        assert_eq!(checked(Method::PUT, &url, &[("host", "h")]), Ok(()));
+        assert_eq!(checked(Method::PUT, &url, &[("host", "h"), ("x-amz-content-sha256", "e3b0")]), Ok(()));
+        let copies = checked(Method::PUT, &url, &[("host", "h"), ("x-amz-copy-source", "/b/secret")]);
+        let (code, message) = copies.unwrap_err();
+        assert_eq!(code, "AccessDenied");
+        assert!(message.contains("x-amz-copy-source"), "{message}");
+        let both = presigned("host%3Bx-amz-acl");
+        assert_eq!(checked(Method::PUT, &both, &[("host", "h"), ("x-amz-acl", "private")]), Ok(()));
+    }
+
+    #[test]
+    fn what_is_not_signed_as_it_should_be_is_refused() {
+        let host = ("host", "h");
+        let old = "AWS KEY:c2lnbmF0dXJl";
+        for (uri, lines, expected) in [
+            ("/b/k", &[host][..], "AccessDenied"),
+            ("/b/k", &[], "InvalidRequest"),
+            ("/b/k", &[host, host], "InvalidRequest"),
+            ("/b/k", &[host, ("authorization", old)], "InvalidRequest"),
+            ("/b/k", &[host, ("authorization", "Bearer abc")], "InvalidRequest"),
+            ("/b/k?AWSAccessKeyId=K&Signature=s&Expires=9", &[host], "InvalidRequest"),
+            ("/b/k?S%69gnature=s", &[host], "InvalidRequest"),
+            ("/b/k", &[host, ("authorization", CREDENTIAL)], "AuthorizationHeaderMalformed"),
+            ("/b/k?X-Amz-Signature=s", &[host], "AuthorizationHeaderMalformed"),
+            ("/b/k?X-Amz-Signature=s", &[host, ("authorization", CREDENTIAL)], "InvalidArgument"),
+            ("/b/k", &[host, ("authorization", CREDENTIAL), ("authorization", CREDENTIAL)], "InvalidArgument"),
+        ] {
+            assert_eq!(code(checked(Method::GET, uri, lines)), expected, "{uri} {lines:?}");
+        }
+        let sts = signed("host").replace("/s3/", "/sts/");
+        let refused = checked(Method::GET, "/b/k", &[host, ("authorization", sts.as_str())]);
+        assert_eq!(code(refused), "AuthorizationHeaderMalformed");
+        let form = [host, ("content-type", "Multipart/Form-Data; boundary=x")];
+        assert_eq!(code(checked(Method::POST, "/b", &form)), "NotImplemented");
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_makes_it_panic(authorization in "[ -~]{0,80}", query in "[a-zA-Z0-9%=&;-]{0,80}") {
+            let uri = format!("/b/k?{query}");
+            if uri.parse::<Uri>().is_ok() {
+                let _ = checked(Method::GET, &uri, &[("host", "h"), ("authorization", authorization.as_str())]);
+            }
+        }
+    }
+}

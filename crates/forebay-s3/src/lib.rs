@@ -1,0 +1,56 @@
+//! An S3 endpoint in front of the cache: what knows how to speak S3 reads through it with its own client.
+//!
+//! ```text
+//!   boto3, rclone, DuckDB …
+//!      │ HTTP, or TLS with the certificates of this process            forebay-metrics: places, seats, slow clients
+//!      ▼
+//!   endpoint.rs ── gate.rs: what must be signed ── the library s3s: signatures, URLs, headers, XML (ADR 0027)
+//!      │ an operation, with its input                                  operations.rs
+//!      ▼
+//!   served.rs: who asks (keyring.rs), for what (bucket.rs), and may they (access.rs)
+//!      ├── reads.rs    conditions.rs, etag.rs ── body.rs: views of cached memory, piece by piece
+//!      ├── lists.rs    listing.rs: keys in order, from directories in any order
+//!      └── changes.rs  receive.rs, checksums.rs ── sending.rs: through to the origin
+//!      ▼
+//!   forebay-client
+//! ```
+//!
+//! | question | file |
+//! | --- | --- |
+//! | Which bucket and key is which path? | `bucket.rs`, `hosts.rs` |
+//! | Who signs, and what may they? | `keyring.rs`, `access.rs` |
+//! | What is refused before it is looked at? | `gate.rs` |
+//! | What is an object's entity tag, and a part's? | `etag.rs` |
+//! | How much memory do bodies have? | `memory.rs` |
+//! | What is a failure of the cache to a client? | `failure.rs` |
+//! | What is recorded of a request, and counted? | `asked.rs`, `stats.rs` |
+
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
+mod access;
+mod asked;
+mod body;
+mod bucket;
+mod changes;
+mod checksums;
+mod conditions;
+mod endpoint;
+mod etag;
+mod failure;
+mod gate;
+mod hosts;
+mod keyring;
+mod listing;
+mod lists;
+mod memory;
+mod operations;
+mod reads;
+mod receive;
+mod sending;
+mod served;
+mod stats;
+
+pub use access::{AccessLists, Denies};
+pub use bucket::{Buckets, is_bucket_name};
+pub use endpoint::{Endpoint, EndpointOptions};
+pub use keyring::{Keyring, KeyringError, NewKeyError, new_line};

@@ -1,0 +1,277 @@
+//! Listings: the keys of a bucket in their order, a page at a time, from directories whose names come in any order.
+//!
+//! An origin tells the names of a directory in an order of its own, and a listing of S3 is in the order of keys. So a
+//! directory is read to its end for each page, and of its names only the smallest are kept that the page can need
+//! ([`Smallest`]): memory is bound by the page and not by the directory. Without a delimiter, directories are walked
+//! depth first, in the order of their keys.
+//!
+//! A directory is the common prefix `name/`, and no object. One that is empty is the object `name/`, of no bytes, as a
+//! marker that some client put there: the namespace does not tell markers from directories that keys below imply, and
+//! an empty directory has one.
+
+use std::collections::{BinaryHeap, VecDeque};
+
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
+
+/// Keys of a page, at most: as Amazon has it.
+pub(crate) const MAX_KEYS: usize = 1000;
+/// Begins each token, so that a token of another server does not pass for ours.
+const TOKEN: &str = "f1-";
+
+/// Where names come from.
+pub(crate) trait Names: Sync {
+    /// A page of the directory `path` from `token` on, and where the next one begins.
+    fn page(
+        &self,
+        path: &FsPath,
+        token: Option<String>,
+    ) -> impl Future<Output = Result<(Vec<DirEntry>, Option<String>), Failure>> + Send;
+
+    /// Whether what is in `path` may be seen.
+    fn shows(&self, path: &FsPath) -> bool;
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Query {
+    /// Keys begin with it.
+    pub(crate) prefix: String,
+    /// Keys with a `/` after the prefix are told as one common prefix.
+    pub(crate) delimited: bool,
+    /// Only what comes after this.
+    pub(crate) after: String,
+    /// How many, at most.
+    pub(crate) max: usize,
+}
+
+/// What is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    /// An object.
+    Object(String, Attr),
+    /// A common prefix, with the `/` that ends it.
+    Prefix(String),
+}
+
+/// A page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) listed: Vec<Listed>,
+    /// More follows.
+    pub(crate) is_truncated: bool,
+}
+
+impl Listed {
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Object(key, _) | Self::Prefix(key) => key,
+        }
+    }
+}
+
+impl Page {
+    /// The last key, after which the next page begins; `None` on the last page.
+    pub(crate) fn next(&self) -> Option<&str> {
+        self.listed.last().filter(|_| self.is_truncated).map(Listed::key)
+    }
+}
+
+/// The token of a page that begins after `key`.
+pub(crate) fn token(key: &str) -> String {
+    let hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("{TOKEN}{hex}")
+}
+
+/// The key after which the page of `token` begins; `None` if it is none of ours.
+pub(crate) fn key_of_token(token: &str) -> Option<String> {
+    let hex = token.strip_prefix(TOKEN)?;
+    if hex.len() % 2 != 0 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).ok();
+    let bytes: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(digits).collect();
+    String::from_utf8(bytes?).ok()
+}
+
+/// A name of a directory, as a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Child {
+    /// With a `/` at its end, if it is a directory.
+    key: String,
+    path: FsPath,
+    attr: Attr,
+}
+
+impl Child {
+    fn is_directory(&self) -> bool {
+        self.key.ends_with('/')
+    }
+}
+
+impl PartialOrd for Child {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Child {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key.cmp(&other.key)
+    }
+}
+
+/// The smallest of what is offered, so many at most.
+struct Smallest {
+    kept: BinaryHeap<Child>,
+    most: usize,
+    /// Some were not kept.
+    left_out: bool,
+}
+
+impl Smallest {
+    fn of(most: usize) -> Self {
+        Self { kept: BinaryHeap::new(), most, left_out: false }
+    }
+
+    fn offer(&mut self, child: Child) {
+        self.kept.push(child);
+        if self.kept.len() > self.most {
+            self.kept.pop();
+            self.left_out = true;
+        }
+    }
+}
+
+/// A directory that is being walked.
+struct Frame {
+    path: FsPath,
+    /// What its names come after in keys: empty, or with a `/` at its end.
+    prefix: String,
+    /// Its names begin with it.
+    stem: String,
+    /// Read and not yet listed, in order.
+    children: VecDeque<Child>,
+    /// The key of the last one that was read, if there are more.
+    more_after: Option<String>,
+}
+
+/// The page of the bucket at `root` that `query` asks for.
+///
+/// # Errors
+/// Whatever keeps directories from being read. One that is not there has no names.
+pub(crate) async fn list(names: &impl Names, root: &FsPath, query: &Query) -> Result<Page, Failure> {
+    let (prefix, stem) = query
+        .prefix
+        .rsplit_once('/')
+        .map_or(("", &*query.prefix), |(_, stem)| (&query.prefix[..query.prefix.len() - stem.len()], stem));
+    let base = match prefix.strip_suffix('/') {
+        None => Some(root.clone()),
+        Some(below) => crate::bucket::place(root, below).filter(|place| !place.is_directory).map(|place| place.path),
+    };
+    // No key begins like this.
+    let Some(base) = base else { return Ok(Page::default()) };
+    if query.max == 0 || !names.shows(&base) {
+        return Ok(Page::default());
+    }
+    let mut walk = Walk { names, query, listed: Vec::new() };
+    let first = walk.enter(base, prefix.to_owned(), stem.to_owned()).await?;
+    walk.run(first).await?;
+    let is_truncated = walk.listed.len() > query.max;
+    walk.listed.truncate(query.max);
+    Ok(Page { listed: walk.listed, is_truncated })
+}
+
+struct Walk<'a, N> {
+    names: &'a N,
+    query: &'a Query,
+    /// One more than the page has, if there is one.
+    listed: Vec<Listed>,
+}
+
+impl<N: Names> Walk<'_, N> {
+    async fn run(&mut self, first: Option<Frame>) -> Result<(), Failure> {
+        let mut frames = Vec::from_iter(first);
+        while let Some(mut frame) = frames.pop() {
+            if self.listed.len() > self.query.max {
+                return Ok(());
+            }
+            let Some(child) = frame.children.pop_front() else {
+                if let Some(after) = frame.more_after.take()
+                    && self.read(&mut frame, after).await?
+                {
+                    frames.push(frame);
+                }
+                continue;
+            };
+            frames.push(frame);
+            if !child.is_directory() {
+                self.listed.push(Listed::Object(child.key, child.attr));
+            } else if self.query.delimited {
+                self.listed.push(Listed::Prefix(child.key));
+            } else if self.names.shows(&child.path) {
+                frames.extend(self.enter(child.path, child.key, String::new()).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a directory. `None`: there is nothing in it. Where it is empty, it is listed itself.
+    async fn enter(&mut self, path: FsPath, prefix: String, stem: String) -> Result<Option<Frame>, Failure> {
+        let mut frame = Frame { path, prefix, stem, children: VecDeque::new(), more_after: None };
+        if self.read(&mut frame, String::new()).await? {
+            return Ok(Some(frame));
+        }
+        Ok(None)
+    }
+
+    /// Reads the names of a directory that come after `from`, as keys. Whether there are any to be listed.
+    async fn read(&mut self, frame: &mut Frame, from: String) -> Result<bool, Failure> {
+        let mut smallest = Smallest::of(self.query.max + 1);
+        let (mut token, mut is_empty) = (None, true);
+        loop {
+            let (entries, next) = match self.names.page(&frame.path, token).await {
+                // It has gone since, or was never there.
+                Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => {
+                    return Ok(false);
+                }
+                page => page?,
+            };
+            is_empty &= entries.is_empty();
+            entries
+                .into_iter()
+                .filter_map(|entry| self.child(frame, entry, &from))
+                .for_each(|child| smallest.offer(child));
+            match next {
+                Some(next) => token = Some(next),
+                None => break,
+            }
+        }
+        let is_marker = is_empty && !frame.prefix.is_empty() && frame.stem.is_empty() && from.is_empty();
+        if is_marker && frame.prefix > self.query.after {
+            self.listed.push(Listed::Object(frame.prefix.clone(), Attr::directory()));
+        }
+        let left_out = smallest.left_out;
+        frame.children = smallest.kept.into_sorted_vec().into();
+        frame.more_after = frame.children.back().filter(|_| left_out).map(|child| child.key.clone());
+        Ok(!frame.children.is_empty())
+    }
+
+    /// A name as a key, if the page may list it or what is below it.
+    fn child(&self, frame: &Frame, entry: DirEntry, from: &str) -> Option<Child> {
+        // Keys are text: what is none cannot be asked for either.
+        let name = std::str::from_utf8(&entry.name).ok().filter(|name| name.starts_with(&frame.stem))?;
+        let is_directory = entry.attr.version().is_none();
+        let key = format!("{}{name}{}", frame.prefix, if is_directory { "/" } else { "" });
+        let after = &self.query.after;
+        // A directory whose key came before may have names that come after.
+        let comes_after = key > *after || (is_directory && key != *after && after.starts_with(&key));
+        if !comes_after || *key <= *from {
+            return None;
+        }
+        let path = frame.path.join(&entry.name).ok()?;
+        Some(Child { key, path, attr: entry.attr })
+    }
+}
+
+#[cfg(test)]
+mod tests;

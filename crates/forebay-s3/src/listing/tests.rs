@@ -1,0 +1,185 @@
+//! Listings against what the keys themselves say.
+
+use std::collections::BTreeSet;
+
+use forebay_types::{FileVersion, VersionTag};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A bucket at `/b` of these keys. Its directories tell their names backwards, in pages of two.
+struct Keys {
+    keys: BTreeSet<String>,
+    hidden: Option<FsPath>,
+}
+
+impl Keys {
+    fn new(keys: &[&str]) -> Self {
+        Self { keys: keys.iter().map(|key| (*key).to_owned()).collect(), hidden: None }
+    }
+
+    fn entries(&self, path: &FsPath) -> Option<Vec<DirEntry>> {
+        let below = path.relative_to(&root()).expect("below the bucket");
+        let below = std::str::from_utf8(below).unwrap();
+        let prefix = if below.is_empty() { String::new() } else { format!("{below}/") };
+        let rests: Vec<&str> = self.keys.iter().filter_map(|key| key.strip_prefix(&*prefix)).collect();
+        if rests.is_empty() {
+            return None;
+        }
+        let names: BTreeSet<(&str, bool)> = rests
+            .iter()
+            .filter(|rest| !rest.is_empty())
+            .map(|rest| rest.split_once('/').map_or((*rest, false), |(name, _)| (name, true)))
+            .collect();
+        let entry = |(name, is_directory): (&str, bool)| DirEntry {
+            name: name.as_bytes().into(),
+            attr: if is_directory { Attr::directory() } else { file(&format!("{prefix}{name}")) },
+        };
+        Some(names.into_iter().rev().map(entry).collect())
+    }
+}
+
+impl Names for Keys {
+    async fn page(&self, path: &FsPath, token: Option<String>) -> Result<(Vec<DirEntry>, Option<String>), Failure> {
+        let missing = || Failure::new(FailureKind::NotFound, "no such directory");
+        let entries = self.entries(path).ok_or_else(missing)?;
+        let from: usize = token.map_or(0, |token| token.parse().unwrap());
+        let to = (from + 2).min(entries.len());
+        Ok((entries[from..to].to_vec(), (to < entries.len()).then(|| to.to_string())))
+    }
+
+    fn shows(&self, path: &FsPath) -> bool {
+        self.hidden.as_ref() != Some(path)
+    }
+}
+
+fn root() -> FsPath {
+    FsPath::new("/b").unwrap()
+}
+
+fn file(key: &str) -> Attr {
+    let (origin, tag) = ("s3://b".into(), VersionTag::Etag("\"t\"".into()));
+    Attr::file(FileVersion { origin, path: key.as_bytes().into(), size: 1, tag })
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    futures::executor::block_on(future)
+}
+
+/// All pages of a listing, as keys.
+fn all(names: &Keys, prefix: &str, delimited: bool, max: usize) -> Vec<String> {
+    let mut query = Query { prefix: prefix.to_owned(), delimited, after: String::new(), max };
+    let mut keys = Vec::new();
+    loop {
+        let page = now(list(names, &root(), &query)).unwrap();
+        assert!(page.listed.len() <= max);
+        keys.extend(page.listed.iter().map(|listed| listed.key().to_owned()));
+        match page.next() {
+            Some(next) => query.after = key_of_token(&token(next)).unwrap(),
+            None => return keys,
+        }
+    }
+}
+
+/// What S3 lists of these keys.
+fn expected(keys: &Keys, prefix: &str, delimited: bool) -> Vec<String> {
+    let listed =
+        keys.keys.iter().filter(|key| key.starts_with(prefix)).map(|key| match key[prefix.len()..].find('/') {
+            Some(at) if delimited => key[..=prefix.len() + at].to_owned(),
+            _ => key.clone(),
+        });
+    BTreeSet::from_iter(listed).into_iter().collect()
+}
+
+#[test]
+fn keys_come_in_the_order_of_keys_and_not_of_names() {
+    // `-` and `.` come before `/`.
+    let keys = Keys::new(&["a/x", "a-b", "a.c", "b/c/d", "b/c.d"]);
+    assert_eq!(all(&keys, "", false, 2), ["a-b", "a.c", "a/x", "b/c.d", "b/c/d"]);
+    assert_eq!(all(&keys, "", true, 2), ["a-b", "a.c", "a/", "b/"]);
+    assert_eq!(all(&keys, "b/", true, 1), ["b/c.d", "b/c/"]);
+    assert_eq!(all(&keys, "b/c", true, 1), ["b/c.d", "b/c/"]);
+}
+
+#[test]
+fn an_empty_directory_is_an_object_and_another_one_is_not() {
+    let keys = Keys::new(&["d/", "e/f"]);
+    assert_eq!(all(&keys, "", false, 10), ["d/", "e/f"]);
+    assert_eq!(all(&keys, "", true, 10), ["d/", "e/"]);
+    assert_eq!(all(&keys, "d/", true, 10), ["d/"]);
+    assert_eq!(all(&keys, "d/", false, 1), ["d/"]);
+}
+
+#[test]
+fn what_is_not_there_or_cannot_be_has_no_keys() {
+    let keys = Keys::new(&["a/b"]);
+    for prefix in ["c", "c/", "a/b/", "../", "/", "a//", "a\0/"] {
+        assert_eq!(all(&keys, prefix, false, 10), Vec::<String>::new(), "{prefix}");
+    }
+    assert!(now(list(&keys, &root(), &Query::default())).unwrap().listed.is_empty(), "no keys were asked for");
+}
+
+#[test]
+fn what_may_not_be_seen_is_not_listed_and_its_name_is() {
+    let mut keys = Keys::new(&["open/a", "secret/b"]);
+    keys.hidden = Some(FsPath::new("/b/secret").unwrap());
+    assert_eq!(all(&keys, "", false, 10), ["open/a"]);
+    assert_eq!(all(&keys, "", true, 10), ["open/", "secret/"]);
+    assert_eq!(all(&keys, "secret/", false, 10), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_may_begin_anywhere() {
+    let keys = Keys::new(&["a/1", "a/2", "b"]);
+    let after = |after: &str, delimited| {
+        let query = Query { prefix: String::new(), delimited, after: after.to_owned(), max: 10 };
+        let page = now(list(&keys, &root(), &query)).unwrap();
+        page.listed.iter().map(|listed| listed.key().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(after("a/1", false), ["a/2", "b"]);
+    assert_eq!(after("a/", false), ["a/1", "a/2", "b"]);
+    assert_eq!(after("a/1", true), ["a/", "b"]);
+    assert_eq!(after("a/", true), ["b"]);
+    assert_eq!(after("zz", false), Vec::<String>::new());
+}
+
+#[test]
+fn a_token_of_another_server_is_none_of_ours() {
+    for text in ["", "f1", "f1-0", "f1-zz", "f1-ff", "1ueGcxLPRx1Tr"] {
+        assert_eq!(key_of_token(text), None, "{text}");
+    }
+    assert_eq!(key_of_token(&token("é/x")).as_deref(), Some("é/x"));
+    assert_eq!(key_of_token("f1-"), Some(String::new()));
+}
+
+/// Keys of which none is a directory of another.
+fn keys() -> impl Strategy<Value = Keys> {
+    prop::collection::btree_set("[ab.-](/[ab.-]){0,3}", 0..30).prop_map(|keys| {
+        let is_path = |key: &String| key.split('/').all(|name| name != "." && name != "..");
+        let keys: BTreeSet<String> = keys.into_iter().filter(is_path).collect();
+        let is_file = |key: &String| {
+            let directory = format!("{key}/");
+            !keys.iter().any(|other| other.starts_with(&directory))
+        };
+        Keys { keys: keys.iter().filter(|key| is_file(key)).cloned().collect(), hidden: None }
+    })
+}
+
+proptest! {
+    #[test]
+    fn all_pages_together_are_what_s3_lists(
+        keys in keys(),
+        prefix in "([ab.-]|[ab.-]/|[ab.-]/[ab.-])?",
+        delimited: bool,
+        max in 1usize..5,
+    ) {
+        let is_path = prefix.split('/').all(|name| name != "." && name != "..") || !prefix.contains('/');
+        prop_assume!(is_path);
+        prop_assert_eq!(all(&keys, &prefix, delimited, max), expected(&keys, &prefix, delimited));
+    }
+
+    #[test]
+    fn no_token_makes_the_decoder_panic(text in ".{0,40}") {
+        let _ = key_of_token(&text);
+    }
+}

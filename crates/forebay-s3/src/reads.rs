@@ -1,0 +1,187 @@
+//! Operations that read objects.
+
+use std::ops;
+
+use axum::http::HeaderMap;
+use axum::http::header::IF_RANGE;
+use forebay_types::FailureKind;
+use s3s::dto::{
+    GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectInput, GetObjectOutput, HeadObjectInput,
+    HeadObjectOutput, ObjectAttributes, Range, StorageClass, StreamingBlob,
+};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+
+use crate::access::Caller;
+use crate::body::ObjectReader;
+use crate::conditions::{Conditions, Unmet, content_range, resolve};
+use crate::failure;
+use crate::served::{Found, Served, wants_fresh, without};
+
+/// What an object is said to be where nobody knows: as Amazon does.
+const CONTENT_TYPE: &str = "binary/octet-stream";
+/// What a directory is said to be, as several clients mark them.
+const DIRECTORY_TYPE: &str = "application/x-directory";
+/// How often an object may be replaced between looking and reading before a client is asked to try again.
+const TRIES: usize = 4;
+/// Versions of objects are not known by name; this is what Amazon calls the one that there is.
+const ONLY_VERSION: &str = "null";
+
+/// What a request wants of an object.
+struct Wish<'a> {
+    bucket: &'a str,
+    key: &'a str,
+    conditions: Conditions,
+    range: Option<Range>,
+    /// The range counts only for the version with this tag.
+    if_range: Option<String>,
+}
+
+impl Wish<'_> {
+    /// The bytes that are wanted, and whether that is a part.
+    fn range(&self, found: &Found) -> S3Result<(ops::Range<u64>, bool)> {
+        let counts = self.if_range.as_deref().is_none_or(|tag| tag == found.tag.value());
+        let range = self.range.as_ref().filter(|_| counts);
+        let resolved = resolve(range, found.size()).ok_or_else(|| found.no_such_range())?;
+        Ok((resolved, range.is_some()))
+    }
+}
+
+/// The tag, or whatever is no tag of ours, of `If-Range`.
+fn if_range(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get(IF_RANGE)?.to_str().ok()?;
+    Some(text.trim().trim_matches('"').to_owned())
+}
+
+fn content_type(found: &Found) -> String {
+    if found.version().is_some() { CONTENT_TYPE.to_owned() } else { DIRECTORY_TYPE.to_owned() }
+}
+
+fn is_other_version(version: Option<&String>) -> bool {
+    version.is_some_and(|version| version != ONLY_VERSION)
+}
+
+fn signed(length: u64) -> Option<i64> {
+    i64::try_from(length).ok()
+}
+
+impl Served {
+    pub(crate) async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+        let caller = self.caller(&request)?;
+        let (fresh, if_range, input) = (wants_fresh(&request.headers), if_range(&request.headers), request.input);
+        without(&[
+            ("a version by its id", is_other_version(input.version_id.as_ref())),
+            ("a part by its number", input.part_number.is_some()),
+            ("an object under a key of the client's", input.sse_customer_key.is_some()),
+        ])?;
+        let conditions = Conditions {
+            if_match: input.if_match,
+            if_none_match: input.if_none_match,
+            if_modified_since: input.if_modified_since,
+            if_unmodified_since: input.if_unmodified_since,
+        };
+        let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range: input.range, if_range };
+        let (found, range, is_part, body) = self.open(&caller, &wish, fresh).await?;
+        Ok(S3Response::new(GetObjectOutput {
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: signed(range.end - range.start),
+            content_range: is_part.then(|| content_range(&range, found.size())),
+            content_type: Some(content_type(&found)),
+            last_modified: found.modified(),
+            e_tag: Some(found.tag),
+            body,
+            ..GetObjectOutput::default()
+        }))
+    }
+
+    pub(crate) async fn head_object(
+        &self,
+        request: S3Request<HeadObjectInput>,
+    ) -> S3Result<S3Response<HeadObjectOutput>> {
+        let caller = self.caller(&request)?;
+        let (fresh, if_range, input) = (wants_fresh(&request.headers), if_range(&request.headers), request.input);
+        without(&[
+            ("a version by its id", is_other_version(input.version_id.as_ref())),
+            ("a part by its number", input.part_number.is_some()),
+        ])?;
+        let conditions = Conditions {
+            if_match: input.if_match,
+            if_none_match: input.if_none_match,
+            if_modified_since: input.if_modified_since,
+            if_unmodified_since: input.if_unmodified_since,
+        };
+        let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range: input.range, if_range };
+        let found = self.look(&caller, &wish, fresh).await?;
+        let (range, is_part) = wish.range(&found)?;
+        Ok(S3Response::new(HeadObjectOutput {
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: signed(range.end - range.start),
+            content_range: is_part.then(|| content_range(&range, found.size())),
+            content_type: input.response_content_type.or_else(|| Some(content_type(&found))),
+            cache_control: input.response_cache_control,
+            content_disposition: input.response_content_disposition,
+            content_encoding: input.response_content_encoding,
+            content_language: input.response_content_language,
+            last_modified: found.modified(),
+            e_tag: Some(found.tag),
+            ..HeadObjectOutput::default()
+        }))
+    }
+
+    /// What is known: the entity tag and the size. Of parts and checksums nothing is.
+    pub(crate) async fn get_object_attributes(
+        &self,
+        request: S3Request<GetObjectAttributesInput>,
+    ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        let caller = self.caller(&request)?;
+        let (fresh, input) = (wants_fresh(&request.headers), request.input);
+        without(&[("a version by its id", is_other_version(input.version_id.as_ref()))])?;
+        let found = self.find(&caller, &input.bucket, &input.key, fresh).await?;
+        let wants = |attribute: &str| input.object_attributes.iter().any(|wanted| wanted.as_str() == attribute);
+        Ok(S3Response::new(GetObjectAttributesOutput {
+            object_size: signed(found.size()).filter(|_| wants(ObjectAttributes::OBJECT_SIZE)),
+            storage_class: wants(ObjectAttributes::STORAGE_CLASS)
+                .then(|| StorageClass::from_static(StorageClass::STANDARD)),
+            last_modified: found.modified(),
+            e_tag: Some(found.tag).filter(|_| wants(ObjectAttributes::ETAG)),
+            ..GetObjectAttributesOutput::default()
+        }))
+    }
+
+    /// The object that is wanted, if it meets the conditions. What is remembered of it is looked at again before a
+    /// client is told that it does not have the version that the client knows.
+    async fn look(&self, caller: &Caller, wish: &Wish<'_>, mut fresh: bool) -> S3Result<Found> {
+        loop {
+            let found = self.find(caller, wish.bucket, wish.key, fresh).await?;
+            match wish.conditions.check(&found.tag, &found.attr) {
+                Ok(()) => return Ok(found),
+                Err(Unmet::Failed) if !fresh => fresh = true,
+                Err(unmet) => return Err(found.unmet(unmet)),
+            }
+        }
+    }
+
+    /// The same, and its bytes, of which the first have been read: all that follow are of the same version.
+    async fn open(
+        &self,
+        caller: &Caller,
+        wish: &Wish<'_>,
+        mut fresh: bool,
+    ) -> S3Result<(Found, ops::Range<u64>, bool, Option<StreamingBlob>)> {
+        for _ in 0..TRIES {
+            let found = self.look(caller, wish, fresh).await?;
+            let (range, is_part) = wish.range(&found)?;
+            let Some(version) = found.version() else { return Ok((found, range, is_part, None)) };
+            let file = self.client.open_replicated(version.clone(), found.attr.replicas);
+            let (memory, stats) = (self.memory.clone(), self.stats.clone());
+            let mut reader = ObjectReader::new(file, range.clone(), memory, stats);
+            match reader.begin().await {
+                Ok(()) => return Ok((found, range, is_part, Some(reader.into_blob()))),
+                // It was replaced since it was looked at. A client that wants this version is told so by the next look.
+                Err(failure) if failure.kind() == FailureKind::VersionChanged => fresh = true,
+                Err(failure) => return Err(failure::told(&failure)),
+            }
+        }
+        let message = "the object is replaced again and again; try again";
+        Err(S3Error::with_message(S3ErrorCode::ServiceUnavailable, message))
+    }
+}

@@ -1,0 +1,77 @@
+//! An object that is put, on its way to the origin: in one request if it fits into a part, and in parts otherwise.
+//! While a part is sent, the next one is received.
+
+use forebay_client::Client;
+use forebay_types::{Attr, FsPath};
+use s3s::S3Result;
+
+use crate::failure;
+use crate::receive::Incoming;
+use crate::served::Served;
+
+/// The longest part that a worker takes, in bytes.
+pub(crate) const MAX_PART: u64 = 64 << 20;
+/// The longest object that is put at once, in bytes: as Amazon has it.
+pub(crate) const MAX_PUT: u64 = 5 << 30;
+
+/// An upload that was begun. Dropped before it is complete, as when a client leaves, it is given up at the origin.
+struct Upload {
+    client: Client,
+    path: FsPath,
+    id: String,
+    is_over: bool,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let (client, path, id) = (self.client.clone(), self.path.clone(), std::mem::take(&mut self.id));
+        // Requests are answered within a runtime.
+        tokio::spawn(async move {
+            if let Err(failure) = client.abort_upload(&path, &id).await {
+                tracing::warn!(%path, %failure, "an upload that was given up may be left at the origin");
+            }
+        });
+    }
+}
+
+impl Served {
+    /// Makes `path` a file of what comes in, all of it.
+    ///
+    /// # Errors
+    /// When it does not come as it should, and those of the origin.
+    pub(crate) async fn send(&self, path: &FsPath, mut incoming: Incoming<'_>, length: u64) -> S3Result<Attr> {
+        let part = self.part_size.min(MAX_PART);
+        // Two parts: one that is sent, and one that comes.
+        let _share = self.memory.share(length.min(2 * part)).await.map_err(|failure| failure::told(&failure))?;
+        if length <= part {
+            let bytes = incoming.part(length).await?;
+            incoming.finish().await?;
+            return self.client.put(path, bytes).await.map_err(|failure| failure::told(&failure));
+        }
+        let id = self.client.begin_upload(path).await.map_err(|failure| failure::told(&failure))?;
+        let mut upload = Upload { client: self.client.clone(), path: path.clone(), id, is_over: false };
+        let mut tags = Vec::new();
+        let mut bytes = incoming.part(part).await?;
+        // 5 GiB are fewer parts than there may be.
+        for number in 1.. {
+            let sending = async {
+                let sent = self.client.upload_part(path, &upload.id, number, bytes).await;
+                sent.map_err(|failure| failure::told(&failure))
+            };
+            let (tag, next) = tokio::try_join!(sending, incoming.part(part))?;
+            tags.push(tag);
+            if next.is_empty() {
+                break;
+            }
+            bytes = next;
+        }
+        incoming.finish().await?;
+        let completed = self.client.complete_upload(path, &upload.id, length, &tags).await;
+        let attr = completed.map_err(|failure| failure::told(&failure))?;
+        upload.is_over = true;
+        Ok(attr)
+    }
+}
