@@ -1,0 +1,5 @@
+//! What holds for all states, and for all ways in which a hand-over can go wrong.
+
+mod duel;
+mod sockets;
+mod states;
