@@ -142,11 +142,11 @@ impl Mount {
         Ok(Self { mountpoint, shared, served, ended, hand_over })
     }
 
-    /// Waits until it answers. How it is served.
+    /// Waits until it answers, for some seconds. How it is served.
     ///
     /// # Errors
     /// [`MountError::NoAnswer`].
-    fn answers(&self) -> Result<ChannelInUse, MountError> {
+    pub fn answers(&self) -> Result<ChannelInUse, MountError> {
         let silent = || MountError::NoAnswer(self.mountpoint.clone());
         if !matches!(answer(&self.mountpoint, ANSWERS_WITHIN, None), Some(Ok(()))) {
             return Err(silent());

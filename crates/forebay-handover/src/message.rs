@@ -88,8 +88,7 @@ pub(crate) enum Say {
 pub enum Refusal {
     /// The new process is older.
     #[error(
-        "the daemon that runs writes its state in format {running}, and this program reads formats up to {newest}: it is older. Use the \
-         version that runs, or a newer one"
+        "the daemon that runs writes its state in format {running}, and this older program reads formats up to {newest}"
     )]
     Format {
         /// What the running daemon writes.
@@ -98,29 +97,43 @@ pub enum Refusal {
         newest: u32,
     },
     /// Options differ that a hand-over cannot change.
-    #[error("{}. Set them as they are, or unmount and mount again", list(.0))]
+    #[error("options differ that a mount keeps for as long as it is there: {}", list(.0))]
     Options(Vec<Difference>),
     /// Files are open for writing.
-    #[error("files are open for writing: {}. Close them, or allow more time with `--timeout`", .0.join(", "))]
+    #[error("files are open for writing: {}", .0.join(", "))]
     Writers(Vec<String>),
     /// Requests are not answered in time.
-    #[error("{0} requests got no answer in time, as when no worker can be reached. Try again when reads work")]
+    #[error("{0} requests of programs got no answer in time")]
     Unanswered(u64),
     /// The kernel's requests come over rings.
-    #[error(
-        "the mount is served over io_uring, and rings cannot be given to another process. Unmount and mount again; with \
-         `fuse.io=device` the next replacement works"
-    )]
+    #[error("the mount is served over io_uring, and rings cannot be given to another process")]
     Uring,
     /// It was unmounted lazily, and is served only for those who have files open.
     #[error("the mount was unmounted, and is served only for files that are still open")]
     Detached,
-    /// Another process is taking the mount.
-    #[error("another process is taking this mount over at the moment")]
+    /// It has just been mounted, or another process is taking it.
+    #[error("the mount is not ready to be handed over at this moment")]
     Busy,
     /// Something else.
     #[error("{0}")]
     Other(String),
+}
+
+impl Refusal {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Format { .. } => "use the version that runs, or a newer one; or unmount and mount again",
+            Self::Options(_) => "set them as they are, or unmount and mount again",
+            Self::Writers(_) => "close them, or allow more time with `--timeout`",
+            Self::Unanswered(_) => "try again when reads work: `forebay stats` shows whether workers are reached",
+            Self::Uring => "unmount and mount again; with `fuse.io=device` the next replacement works",
+            Self::Detached => "mount again",
+            Self::Busy => "try again",
+            Self::Other(_) => "see the log of the daemon that runs",
+        }
+    }
 }
 
 fn list(differences: &[Difference]) -> String {

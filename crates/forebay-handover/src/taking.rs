@@ -20,22 +20,20 @@ const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// How long the old process may take to let go of disks and files.
 const RELEASED_WITHIN: Duration = Duration::from_secs(300);
 
-/// Why a mount was not taken over.
+/// Why a mount was not taken over. The daemon that runs serves on, unless it is said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
-    /// The daemon that runs says so, and serves on.
+    /// The daemon that runs says so.
     #[error("{0}")]
     Refused(Refusal),
     /// It says nothing, or no more.
-    #[error("the daemon that runs gives no answer; it serves on if it is there")]
+    #[error("the daemon that runs gives no answer")]
     Silent,
     /// It ended, or went on by itself, before the mount was given.
-    #[error("the daemon that runs ended the hand-over; see its log")]
+    #[error("the daemon that runs ended the hand-over")]
     Closed,
     /// It speaks another protocol.
-    #[error(
-        "the daemon that runs speaks version {theirs} of the hand-over, and this program version {ours}: unmount and mount again"
-    )]
+    #[error("the daemon that runs speaks version {theirs} of the hand-over, and this program version {ours}")]
     Protocol {
         /// What it speaks.
         theirs: u16,
@@ -43,18 +41,27 @@ pub enum NotTaken {
         ours: u16,
     },
     /// What it gave is nothing that can be served.
-    #[error("what the daemon that runs gave cannot be used, and it serves on: {0}")]
+    #[error("what the daemon that runs gave cannot be used: {0}")]
     NotUnderstood(String),
-    /// It does not let go of what only one process can have.
-    #[error("the daemon that ran has not let go of its disks and files in {}", humane(RELEASED_WITHIN))]
+    /// It serves no more, and does not let go of what only one process can have.
+    #[error("the daemon that ran has not let go of its disks and files in {} s", RELEASED_WITHIN.as_secs())]
     NotReleased,
     /// The connection to it cannot be used.
     #[error("cannot talk to the daemon that runs: {0}")]
     Io(String),
 }
 
-fn humane(time: Duration) -> String {
-    format!("{} s", time.as_secs())
+impl NotTaken {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) => refusal.remedy(),
+            Self::Protocol { .. } => "unmount and mount again",
+            Self::NotReleased => "end it with `kill -9`, and mount again",
+            Self::Silent | Self::Closed | Self::NotUnderstood(_) | Self::Io(_) => "see its log, and try again",
+        }
+    }
 }
 
 /// What happens.

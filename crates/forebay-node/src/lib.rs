@@ -35,6 +35,7 @@ pub mod error;
 mod exposure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod handover;
 mod hot;
 mod http;
 pub mod local;
@@ -47,6 +48,7 @@ pub mod mountpoint;
 mod namespaces;
 mod node;
 mod page;
+mod plan;
 pub mod process;
 pub mod rdma;
 pub mod report;

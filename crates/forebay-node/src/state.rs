@@ -116,6 +116,8 @@ pub(crate) struct PrivateSockets {
     pub(crate) worker: PathBuf,
     /// Where its coordinator is.
     pub(crate) coordinator: PathBuf,
+    /// Where another process asks for its mount; also of a `forebay mount`.
+    pub(crate) handover: PathBuf,
 }
 
 impl PrivateSockets {
@@ -123,8 +125,15 @@ impl PrivateSockets {
     fn of(run_directory: &Path, mountpoint: &Path) -> Self {
         let stem = run_directory.join("private").join(hash_of(mountpoint));
         let socket = |what: &str| stem.with_extension(format!("{what}.sock"));
-        Self { control: socket("control"), worker: socket("worker"), coordinator: socket("coordinator") }
+        let [control, worker, coordinator, handover] = ["control", "worker", "coordinator", "handover"].map(socket);
+        Self { control, worker, coordinator, handover }
     }
+}
+
+/// Where a process may be asked for the mount at `mountpoint`, which must be resolved.
+pub(crate) fn handover_sockets(mountpoint: &Path) -> Vec<PathBuf> {
+    let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));
+    directories.map(|directory| PrivateSockets::of(&directory, mountpoint).handover).collect()
 }
 
 /// The claim of this process on a mountpoint. Dropping it removes its files.
