@@ -172,7 +172,8 @@ impl NodeBuilder {
         }
         check_security(&loaded.config)?;
         binding::check(&loaded.config, self.listening_parts())?;
-        let parts = self.memory_of(&loaded);
+        // What the process that is replaced has is free when it is needed.
+        let parts = if self.replaces.is_some() { memory::Parts::default() } else { self.memory_of(&loaded) };
         memory::check(&mut loaded, parts)?;
         exposure::check(&loaded, self.listeners())?;
         (self.loaded, self.is_checked) = (Some(loaded), true);
