@@ -126,6 +126,7 @@ fn replaced_under_readers(served: &mut Served, times: usize) -> Duration {
     longest
 }
 
+/// > When another process takes the mount over with `--replace`, files, directories and mappings that are open go on, and no read fails.
 #[test]
 fn readers_of_a_mount_notice_nothing_of_its_replacement() {
     let mut served = mount_of_worker();
@@ -181,6 +182,7 @@ fn a_mount_that_no_process_serves_is_mounted_by_replace_as_ever() {
     tree.verify(&mount.root());
 }
 
+/// > A replacement waits for files that are open for writing, and is refused after `--timeout`; the mount is served all the while.
 #[test]
 fn a_file_that_is_open_for_writing_is_waited_for_and_named() {
     let mut served = mount_of_worker();
