@@ -24,7 +24,7 @@ const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether files are still open for writing.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
 /// The longest that anybody waits for writers.
-const MAX_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MAX_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// How it went.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::giving::{DRAIN_WITHIN, HELD_WITHIN};
+use crate::giving::{DRAIN_WITHIN, HELD_WITHIN, MAX_PATIENCE};
 use crate::identity::Identity;
 use crate::message::{Ask, Hello, Order, Refusal, Say};
 
@@ -77,8 +77,6 @@ pub(crate) enum Event {
     NotUnderstood(String),
     /// The kernel's requests are served.
     Serves,
-    /// They cannot be, because of this; the descriptors are closed.
-    CannotServe(String),
     /// The deadline that was told is here.
     Late,
 }
@@ -168,8 +166,8 @@ impl Taker {
         match (std::mem::replace(&mut self.state, State::Ended), event) {
             (State::Greeting { .. }, Event::Said(Say::Welcome)) => {
                 // What it waits for at the longest, and then drains and writes.
-                let until = now.checked_add(self.patience).unwrap_or(now + RELEASED_WITHIN);
-                self.state = State::Welcomed { until: until + DRAIN_WITHIN + HELD_WITHIN };
+                let patience = self.patience.min(MAX_PATIENCE);
+                self.state = State::Welcomed { until: now + patience + DRAIN_WITHIN + HELD_WITHIN };
                 Vec::new()
             }
             (State::Greeting { .. } | State::Welcomed { .. }, Event::Said(Say::Refused(refusal))) => {
@@ -228,10 +226,6 @@ impl Taker {
                 self.state = State::Served { until: now + RELEASED_WITHIN };
                 vec![Action::Send(Ask::Serving)]
             }
-            (Order::ServeFirst, Event::CannotServe(why)) => {
-                self.serves_not();
-                vec![Action::Drop, Action::End(Err(NotTaken::NotUnderstood(why)))]
-            }
             // Also a process that died has let go.
             (Order::ReleaseFirst, Event::Said(Say::Released) | Event::Closed) => {
                 self.now_serves();
@@ -254,13 +248,6 @@ impl Taker {
         #[cfg(test)]
         {
             self.serves = true;
-        }
-    }
-
-    fn serves_not(&mut self) {
-        #[cfg(test)]
-        {
-            self.serves = false;
         }
     }
 }

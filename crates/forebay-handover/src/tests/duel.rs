@@ -238,9 +238,10 @@ impl World {
             taking::Action::Look => self.tell_new(taking::Event::NotUnderstood("nonsense".to_owned())),
             taking::Action::Drop => self.holds = false,
             taking::Action::Serve if self.script.can_serve => self.tell_new(taking::Event::Serves),
+            // It closes the connection to the kernel first, and then the one to the old process.
             taking::Action::Serve => {
-                self.holds = false;
-                self.tell_new(taking::Event::CannotServe("no memory".to_owned()));
+                let why = NotTaken::NotUnderstood("no memory".to_owned());
+                (self.taken, self.taker, self.holds, self.new_closed) = (Some(Err(why)), None, false, true);
             }
             taking::Action::End(taken) => {
                 self.new_actions.clear();
