@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ impl GivingSide for Side {
 /// A process that serves a mount, and is to be asked for it.
 #[derive(Debug)]
 pub(crate) struct Running {
-    socket: UnixStream,
+    socket: PathBuf,
 }
 
 impl Running {
@@ -152,18 +152,13 @@ impl Running {
     /// # Errors
     /// When it cannot be reached, or is another user's.
     pub(crate) fn find(mountpoint: &Path) -> anyhow::Result<Option<Self>> {
-        for path in state::handover_sockets(mountpoint) {
-            let socket = match UnixStream::connect(&path) {
-                Ok(socket) => socket,
-                Err(error) if is_nobody(error.kind()) => continue,
-                Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", path.display())),
-            };
-            let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?;
-            if !may_talk(peer.uid.as_raw(), our_user(), nobody()) {
-                let what = format!("the process at {} is another user's", path.display());
-                return Err(Fault::new(Exit::Denied, what, "mount as that user").into());
+        for socket in state::handover_sockets(mountpoint) {
+            match connect(&socket) {
+                // It is asked when we are ready.
+                Ok(_) => return Ok(Some(Self { socket })),
+                Err(error) if is_nobody(&error) => {}
+                Err(error) => return Err(error),
             }
-            return Ok(Some(Self { socket }));
         }
         Ok(None)
     }
@@ -173,14 +168,31 @@ impl Running {
     /// # Errors
     /// Why not, with what to do about it.
     pub(crate) async fn take(self, identity: Identity, order: Order, patience: Duration) -> anyhow::Result<Held> {
-        let taking = move || take(self.socket, identity, order, patience, &mut |files| tell(files));
-        let taken = tokio::task::spawn_blocking(taking).await.context("taking the mount over panicked")?;
-        Ok(taken.map_err(not_taken)?)
+        let taking = move || {
+            let socket = connect(&self.socket)?;
+            let taken = take(socket, identity, order, patience, &mut |files| tell(files));
+            anyhow::Ok(taken.map_err(not_taken)?)
+        };
+        tokio::task::spawn_blocking(taking).await.context("taking the mount over panicked")?
     }
 }
 
-fn is_nobody(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+/// A connection to a process of this user, or of root.
+fn connect(path: &Path) -> anyhow::Result<UnixStream> {
+    let cannot = || format!("cannot connect to {}", path.display());
+    let socket = UnixStream::connect(path).with_context(cannot)?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from).with_context(cannot)?;
+    if !may_talk(peer.uid.as_raw(), our_user(), nobody()) {
+        let what = format!("the process at {} is another user's", path.display());
+        return Err(Fault::new(Exit::Denied, what, "mount as that user").into());
+    }
+    Ok(socket)
+}
+
+/// Whether nobody listens there.
+fn is_nobody(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
 }
 
 fn tell(files: &[String]) {
