@@ -36,7 +36,7 @@ pub use forebay_types::FuseIo;
 pub use handover::{Adopted, Pauser};
 pub use notifier::Notifier;
 pub use protocol::init::ReadDirPlus;
-pub use protocol::request::{CopyRange, Forgets, Header, Malformed, Operation, SetAttr, SetTime};
+pub use protocol::request::{CopyRange, Forgets, Header, Malformed, Operation, SetAttr, SetTime, may_be_repeated};
 pub use reply::{Answer, Dispatch, HeldBytes, Names, Now, Opened, Reply, Request};
 pub use served::{Channel, ChannelInUse, NoPassthrough, RingCounts, Served};
 pub use session::{Session, SessionError, SessionOptions};

@@ -6,6 +6,7 @@
 //! Pure, without I/O and without a clock:
 //!
 //! * `state` and `fields`: what is handed over, as types that hold nothing wrong; `encoding`: its bytes and their version;
+//! * `journal`: what changed since, for a process that has no time to write a state when it ends;
 //! * `identity`: the options that must be the same;
 //! * `message`: what both processes say;
 //! * `giving` and `taking`: what each of them does when; `keeping`: what a keeper does.
@@ -20,6 +21,7 @@ mod exchange;
 mod fields;
 mod giving;
 mod identity;
+mod journal;
 mod keeping;
 mod message;
 mod sealed;
@@ -33,6 +35,7 @@ pub use encoding::{FORMAT, Malformed, OLDEST_FORMAT, decode, encode};
 pub use exchange::{Given, GivingSide, Held, Holding, give, take};
 pub use giving::Outcome;
 pub use identity::{Difference, Identity};
+pub use journal::{Record, replay};
 pub use keeping::{Keeper, KeeperAction, KeeperEvent};
 pub use message::{Order, Refusal};
 pub use sealed::{read_sealed, sealed};
