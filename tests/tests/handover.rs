@@ -1,12 +1,15 @@
 //! A mount outlives its daemon: `--replace`, while programs read (ADR 0028).
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::path::Path;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_e2e::mapping::Mapping;
-use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, ended, eventually, is_long_run, is_mounted, reading};
+use forebay_e2e::{
+    Bucket, Mount, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, reading, skipped,
+};
 
 const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
@@ -237,7 +240,7 @@ fn what_is_served_over_rings_is_refused_by_name() {
     let mut mount = Setup::of(&bucket).option("fuse.io=uring").prepare_up(&bucket.url());
     let started = mount.start();
     if started.code != Some(0) {
-        return forebay_e2e::skipped(&format!("FUSE over io_uring is not to be had: {}", started.text()));
+        return skipped(&format!("FUSE over io_uring is not to be had: {}", started.text()));
     }
     mount.replace(&[]).failed(2, &["io_uring", "fuse.io=device"]);
     tree.verify(&mount.root());
@@ -262,4 +265,20 @@ fn a_version_that_was_opened_stays_what_it_is_across_replacements() {
         // ESTALE, or EIO of a page.
         assert!(matches!(error.raw_os_error(), Some(116 | 5)), "{error}");
     }
+}
+
+#[test]
+fn another_user_does_not_get_to_the_socket_over_which_a_mount_is_taken_over() {
+    let served = mount_of_worker();
+    let directory = served.mount.pid_file().parent().expect("the run directory").join("private");
+    let is_socket = |path: &PathBuf| path.to_string_lossy().ends_with(".handover.sock");
+    let names = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let sockets: Vec<PathBuf> = names.filter(is_socket).collect();
+    assert!(!sockets.is_empty(), "{}", directory.display());
+    let tried = as_stranger(move || {
+        let connect = |socket: &PathBuf| UnixStream::connect(socket).err().map(|error| error.kind());
+        sockets.iter().map(connect).collect::<Vec<_>>()
+    });
+    let Some(tried) = tried else { return };
+    assert!(tried.iter().all(|refused| *refused == Some(ErrorKind::PermissionDenied)), "{tried:?}");
 }

@@ -3,8 +3,8 @@
 //! Each mountpoint has files in a run directory, named after it: `NAME.json` says what is mounted, by which process,
 //! and where its workers are; `NAME.pid` holds the process id and is locked for as long as that process lives, however
 //! it ends; `NAME.sock` is where it answers for itself, or, of a `forebay up`, sockets in `private`, a directory of its user
-//! alone; the log, where the configuration names none, lies in a log
-//! directory under the same name.
+//! alone, where every mount also has one over which the next process takes it over; the log, where the configuration names
+//! none, lies in a log directory under the same name.
 //!
 //! The lock decides which process serves a mountpoint. What a killed process leaves behind is replaced by the next one.
 
