@@ -52,6 +52,22 @@ impl Mount {
     /// When it takes too long.
     #[track_caller]
     pub fn start(&mut self) -> Finished {
+        self.start_with(&[])
+    }
+
+    /// Starts another process that takes the mount over, with further arguments. Gives what the command printed; of one that
+    /// failed, nothing is believed.
+    ///
+    /// # Panics
+    /// When it takes too long.
+    #[track_caller]
+    pub fn replace(&mut self, more: &[&str]) -> Finished {
+        let more: Vec<&str> = std::iter::once("--replace").chain(more.iter().copied()).collect();
+        self.start_with(&more)
+    }
+
+    #[track_caller]
+    fn start_with(&mut self, more: &[&str]) -> Finished {
         let (program, arguments) = self.command.split_first().expect("a command");
         let log = format!("log.file={}", self.log().display());
         let staging = format!("write.staging_dir={}", self.staging().display());
@@ -62,7 +78,8 @@ impl Mount {
                 .args(arguments)
                 .arg(self.root())
                 .args(["--json", "-o", &log, "-o", &staging])
-                .args(&self.setup.arguments),
+                .args(&self.setup.arguments)
+                .args(more),
             START_WITHIN,
         );
         if finished.code == Some(0) {

@@ -43,6 +43,12 @@ impl Backings {
         Ok(Backing { id: descriptor.open_backing(file)?, backings: self.clone() })
     }
 
+    /// A file that another process has registered as `id` on this connection.
+    #[must_use]
+    pub fn adopt(&self, id: u32) -> Backing {
+        Backing { id, backings: self.clone() }
+    }
+
     /// There is no mount any more.
     pub(crate) fn end(&self) {
         *self.0.write() = None;

@@ -7,6 +7,7 @@
 //! * `reply`: the interface: what serves a mount is handed a [`Request`], and gives an [`Answer`];
 //! * `channel`: what carries both: `/dev/fuse`, and io_uring's rings;
 //! * `notifier` and `backing`: what the kernel is told unasked, and files that it reads by itself;
+//! * `handover`: a connection that goes on in another process;
 //! * `session`: a mount from the first request to the last; `served` tells how.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -19,6 +20,7 @@ mod conformance;
 mod errno;
 #[cfg(test)]
 mod fakes;
+mod handover;
 mod notifier;
 pub mod protocol;
 mod reply;
@@ -27,12 +29,14 @@ mod session;
 
 pub use attributes::{Attributes, Kind, OpenedFlags, Statfs};
 pub use backing::{Backing, Backings};
+pub use channel::pause::Stopped;
 pub use channel::ring::{NoUring, RingShape};
 pub use errno::Errno;
 pub use forebay_types::FuseIo;
+pub use handover::{Adopted, Pauser};
 pub use notifier::Notifier;
 pub use protocol::init::ReadDirPlus;
-pub use protocol::request::{CopyRange, Forgets, Header, Malformed, Operation, SetAttr, SetTime};
+pub use protocol::request::{CopyRange, Forgets, Header, Malformed, Operation, SetAttr, SetTime, may_be_repeated};
 pub use reply::{Answer, Dispatch, HeldBytes, Names, Now, Opened, Reply, Request};
 pub use served::{Channel, ChannelInUse, NoPassthrough, RingCounts, Served};
 pub use session::{Session, SessionError, SessionOptions};

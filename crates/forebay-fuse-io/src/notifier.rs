@@ -45,6 +45,14 @@ impl Notifier {
         self.tell(&Notification::delete(parent, child, name).map_err(no_name)?)
     }
 
+    /// What another process was handed out and has not answered shall be handed out again, to be answered here.
+    ///
+    /// # Errors
+    /// `EINVAL` from a kernel before Linux 6.9: there such requests fail when the descriptor that they came from is closed.
+    pub fn resend(&self) -> io::Result<()> {
+        self.tell(&Notification::resend())
+    }
+
     fn tell(&self, notification: &Notification) -> io::Result<()> {
         self.0.write(notification)
     }

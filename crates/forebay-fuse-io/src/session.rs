@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! start: read INIT ─▶ make rings, if they are wanted and offered ─▶ answer INIT ─▶ try what may not be permitted
-//! run:   threads on /dev/fuse ─▶ rings go live ─▶ … the kernel ends the mount … ─▶ every thread is joined
+//! serve: threads on /dev/fuse ─▶ rings go live ─▶ … the kernel ends the mount … ─▶ every thread is joined
 //! ```
+//!
+//! A session over `/dev/fuse` may also pause, and go on in this process, or in another one, which begins with what INIT agreed
+//! on here ([`Session::resume`]).
 //!
 //! Rings are made before INIT is answered, so the kernel is told of them only if there are some. It takes them only after the
 //! answer, and what it must send before they are live comes over `/dev/fuse`, so a thread reads that first. If they are refused
@@ -26,9 +29,11 @@ use crate::channel::batch;
 use crate::channel::busy_poll::{BusyPoll, Turn};
 use crate::channel::descriptor::Descriptor;
 use crate::channel::device;
+use crate::channel::pause::{Pause, Stopped};
 use crate::channel::pipe::{MAX, Pipe};
 use crate::channel::ring::{NoUring, Prepared, RingOptions, Rings};
 use crate::errno::Errno;
+use crate::handover::{Adopted, Pauser};
 use crate::notifier::Notifier;
 use crate::protocol::abi::{MAX_PAYLOAD, MIN_BUFFER, capability, opcode};
 use crate::protocol::init::{InitIn, Negotiated, NoAgreement, ReadDirPlus, Wanted, negotiate, our_version};
@@ -110,7 +115,7 @@ pub enum SessionError {
     NoUring(#[from] NoUring),
 }
 
-/// A mount whose first request was answered. [`Session::run`] serves it; dropped, it ends the mount.
+/// A mount whose first request was answered. [`Session::serve`] serves it; dropped, it ends the mount, unless another process has it.
 pub struct Session<D> {
     descriptor: Arc<Descriptor>,
     dispatch: Arc<D>,
@@ -126,6 +131,7 @@ pub struct Session<D> {
     notifier: Notifier,
     backings: Backings,
     served: Arc<Served>,
+    pause: Arc<Pause>,
 }
 
 impl<D: Dispatch> Session<D> {
@@ -163,11 +169,21 @@ impl<D: Dispatch> Session<D> {
         debug!(?negotiated, "agreed with the kernel");
         descriptor.answer(unique, Ok(&[&negotiated.encode()]));
 
-        let another = || descriptor.another().map_err(|error| SessionError::Io("open /dev/fuse once more", error));
-        let backings = Backings::new(another()?);
+        let connection = Adopted::sharing(descriptor, negotiated).map_err(once_more)?;
+        let session = Self::resume(connection, dispatch, options)?;
+        Ok(Self { rings, why_not, ..session })
+    }
+
+    /// Goes on with a connection that this process has from another one. `dispatch` gets all requests once [`Session::run`] is called.
+    /// They come over `/dev/fuse`.
+    ///
+    /// # Errors
+    /// [`SessionError::Io`] when there are too many descriptors.
+    pub fn resume(connection: Adopted, dispatch: Arc<D>, options: &SessionOptions) -> Result<Self, SessionError> {
+        let Adopted { descriptor, negotiated, backings } = connection;
         let passthrough = NoPassthrough::unless_tried(&backings, &negotiated, options.passthrough);
         Ok(Self {
-            notifier: Notifier::new(another()?),
+            notifier: Notifier::new(descriptor.another().map_err(once_more)?),
             backings,
             served: Arc::new(Served::new(negotiated.kernel, passthrough)),
             descriptor,
@@ -177,9 +193,22 @@ impl<D: Dispatch> Session<D> {
             turn: Arc::new(Turn::new(options.spin)),
             splice: options.splice,
             negotiated,
-            rings,
-            why_not,
+            rings: None,
+            why_not: None,
+            pause: Arc::default(),
         })
+    }
+
+    /// What was agreed on with the kernel.
+    #[must_use]
+    pub fn agreed(&self) -> Negotiated {
+        self.negotiated
+    }
+
+    /// Has this session pause, from any thread.
+    #[must_use]
+    pub fn pauser(&self) -> Pauser {
+        Pauser::new(Arc::clone(&self.pause), Arc::clone(&self.served), &self.descriptor)
     }
 
     /// Tells the kernel what it did not ask.
@@ -207,16 +236,30 @@ impl<D: Dispatch> Session<D> {
         Arc::clone(&self.served)
     }
 
-    /// Serves until the kernel ends the mount; then all threads have ended.
+    /// Serves until the kernel ends the mount; then all threads have ended, and so has the session.
     ///
     /// # Errors
     /// When a thread could not go on serving. [`Dispatch::ended`] was told at that time.
     pub fn run(mut self) -> io::Result<()> {
+        self.serve().map(drop)
+    }
+
+    /// Another process serves the mount from now on: nothing is said to the kernel any more.
+    pub fn leave(self) {
+        // What is dropped later is the other process's.
+        self.backings.end();
+    }
+
+    /// Serves until the kernel ends the mount, or the session pauses; then all threads have ended. After a pause it may be called again.
+    ///
+    /// # Errors
+    /// When a thread could not go on serving. [`Dispatch::ended`] was told at that time.
+    pub fn serve(&mut self) -> io::Result<Stopped> {
         let ended = Arc::new(Ended { told: AtomicBool::new(false), dispatch: Arc::clone(&self.dispatch) });
         let mut threads = DeviceThreads { threads: Vec::new(), own_descriptors: self.clone_fd };
         // For what a ring does not carry, one is enough.
         let at_first = if self.rings.is_some() { 1 } else { self.threads };
-        let mut outcome = threads.spawn(at_first, &self, &ended);
+        let mut outcome = threads.spawn(at_first, self, &ended);
 
         let mut live = None;
         if let Some(rings) = self.rings.take().filter(|_| outcome.is_ok()) {
@@ -230,7 +273,7 @@ impl<D: Dispatch> Session<D> {
                 Err(reason) => {
                     warn!(%reason, "the mount is served over /dev/fuse");
                     self.why_not = Some(reason);
-                    outcome = threads.spawn(self.threads.saturating_sub(at_first), &self, &ended);
+                    outcome = threads.spawn(self.threads.saturating_sub(at_first), self, &ended);
                 }
             }
         }
@@ -247,8 +290,11 @@ impl<D: Dispatch> Session<D> {
             rings.end();
             outcome = outcome.and(rings.join());
         }
-        self.backings.end();
-        outcome.and(joined)
+        let stopped = outcome.and(joined);
+        if !matches!(stopped, Ok(Stopped::Paused)) {
+            self.backings.end();
+        }
+        stopped
     }
 
     /// Registers the rings with the kernel.
@@ -275,7 +321,7 @@ impl<D: Dispatch> Ended<D> {
 
 /// The threads that read `/dev/fuse`.
 struct DeviceThreads {
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: Vec<JoinHandle<io::Result<Stopped>>>,
     /// Whether each has a descriptor of its own, all but the first.
     own_descriptors: bool,
 }
@@ -302,10 +348,16 @@ impl DeviceThreads {
             let may = session.rings.is_none() && session.clone_fd;
             let awake = may.then(|| BusyPoll::new(&session.turn, &descriptor)).flatten();
             let pipe = (session.splice && number < MAX).then(|| Pipe::to(&*descriptor)).flatten();
+            let pause = Arc::clone(&session.pause);
             let work = move || {
                 batch::wake_gently();
-                let outcome = device::serve(&descriptor, awake.as_ref(), pipe.as_ref(), &*dispatch, max_write, &served);
-                ended.tell(outcome.as_ref().err());
+                let reading = pause.enter();
+                let (awake, pipe) = (awake.as_ref(), pipe.as_ref());
+                let outcome = device::serve(&descriptor, awake, pipe, &*dispatch, max_write, &served, &pause);
+                drop(reading);
+                if !matches!(outcome, Ok(Stopped::Paused)) {
+                    ended.tell(outcome.as_ref().err());
+                }
                 outcome
             };
             match thread::Builder::new().name(format!("forebay-fuse-{number}")).spawn(work) {
@@ -324,13 +376,24 @@ impl DeviceThreads {
         self.threads.len()
     }
 
-    fn join(self) -> io::Result<()> {
-        let ends = self.threads.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that serves the mount panicked")))
-        });
-        // All of them, also after one that failed.
-        ends.fold(Ok(()), io::Result::and)
+    /// Waits for all of them, also after one that failed. Paused: none has seen the end of the mount.
+    fn join(self) -> io::Result<Stopped> {
+        let mut stopped = Ok(Stopped::Paused);
+        for thread in self.threads {
+            let ended = thread.join();
+            let ended = ended.unwrap_or_else(|_| Err(io::Error::other("a thread that serves the mount panicked")));
+            stopped = match (stopped, ended) {
+                (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+                (Ok(Stopped::Paused), Ok(Stopped::Paused)) => Ok(Stopped::Paused),
+                (Ok(_), Ok(_)) => Ok(Stopped::Ended),
+            };
+        }
+        stopped
     }
+}
+
+fn once_more(error: io::Error) -> SessionError {
+    SessionError::Io("open /dev/fuse once more", error)
 }
 
 /// The kernel's first request, of a version that we speak.
@@ -385,110 +448,4 @@ fn prepare_rings<D: Dispatch>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fakes::device::Wire;
-    use crate::fakes::{about, init};
-    use crate::reply::Request;
-
-    struct Silent;
-
-    impl Dispatch for Silent {
-        fn dispatch(&self, request: Request<'_>) {
-            drop(request);
-        }
-
-        fn forget(&self, _: u64, _: u64) {}
-
-        fn interrupted(&self, _: u64) {}
-    }
-
-    fn begin(capabilities: u64, options: &SessionOptions) -> (Wire, Result<Session<Silent>, SessionError>) {
-        let (mut wire, device) = Wire::new();
-        wire.send(about(opcode::INIT, 0), &init(capabilities), &[]);
-        let session = Session::start(device, Arc::new(Silent), options);
-        (wire, session)
-    }
-
-    #[test]
-    fn what_is_wanted_of_the_kernel_is_agreed_on() {
-        let options = SessionOptions { max_background: 48, congestion_threshold: 48, ..SessionOptions::default() };
-        let (mut wire, session) = begin(capability::PASSTHROUGH | capability::OVER_IO_URING, &options);
-        let session = session.unwrap();
-        let answer = wire.answer(2).body;
-        assert_eq!(answer[16..20], [48, 0, 48, 0], "max_background and congestion_threshold");
-        assert_eq!(answer[20..24], MAX_PAYLOAD.to_ne_bytes());
-        let wanted = capability::ASYNC_READ
-            | capability::ASYNC_DIO
-            | capability::PARALLEL_DIROPS
-            | capability::DO_READDIRPLUS
-            | capability::READDIRPLUS_AUTO
-            | capability::MAX_PAGES
-            | capability::ATOMIC_O_TRUNC;
-        assert!(session.negotiated.has(wanted));
-        assert!(!session.negotiated.passthrough() && !session.negotiated.uring());
-        assert!(session.payloads().is_none(), "nothing lands in memory of a thread on the device");
-        assert_eq!(session.served().passthrough(), Err(NoPassthrough::NotAsked));
-        assert_eq!(session.served().kernel(), (7, 45));
-    }
-
-    #[test]
-    fn passing_files_through_is_tried_before_anybody_relies_on_it() {
-        let options = SessionOptions { passthrough: true, ..SessionOptions::default() };
-        let (_wire, session) = begin(0, &options);
-        assert_eq!(session.unwrap().served().passthrough(), Err(NoPassthrough::NotInKernel));
-        // The kernel says that it can, but a socket cannot.
-        let (_wire, session) = begin(capability::PASSTHROUGH, &options);
-        session.unwrap().served().passthrough().unwrap_err();
-    }
-
-    #[test]
-    fn rings_that_are_demanded_and_not_offered_are_an_error_and_otherwise_none() {
-        let options = |io| SessionOptions { io, ..SessionOptions::default() };
-        let (_wire, session) = begin(0, &options(FuseIo::Uring));
-        assert!(matches!(session.err(), Some(SessionError::NoUring(NoUring::Off | NoUring::NotInKernel))));
-        for io in [FuseIo::Auto, FuseIo::Device] {
-            let (_wire, session) = begin(0, &options(io));
-            assert!(session.unwrap().rings.is_none());
-        }
-    }
-
-    #[test]
-    fn a_kernel_that_is_later_begins_again_and_one_that_is_too_old_is_refused() {
-        let (mut wire, device) = Wire::new();
-        let version = |major: u32, minor: u32| [major.to_ne_bytes(), minor.to_ne_bytes()].concat();
-        wire.send(about(opcode::INIT, 0), &[version(8, 1), vec![0; 56]].concat(), &[]);
-        wire.send(about(opcode::INIT, 0), &init(0), &[]);
-        Session::start(device, Arc::new(Silent), &SessionOptions::default()).unwrap();
-        assert_eq!(wire.answer(2).body[..4], 7u32.to_ne_bytes());
-        assert_eq!(wire.answer(4).body.len(), 64);
-
-        let (mut wire, device) = Wire::new();
-        wire.send(about(opcode::INIT, 0), &[version(7, 19), vec![0; 8]].concat(), &[]);
-        let session = Session::start(device, Arc::new(Silent), &SessionOptions::default());
-        assert!(session.err().unwrap().to_string().contains("older than Linux 5.8"));
-        assert_eq!(wire.answer(2).error, libc::EPROTO);
-    }
-
-    #[test]
-    fn a_first_message_that_is_no_beginning_is_refused() {
-        for (opcode, body) in [(opcode::STATFS, vec![]), (opcode::INIT, vec![1, 2, 3])] {
-            let (mut wire, device) = Wire::new();
-            wire.send(about(opcode, 1), &body, &[]);
-            assert!(Session::start(device, Arc::new(Silent), &SessionOptions::default()).is_err());
-        }
-    }
-
-    #[test]
-    fn the_kernel_is_told_over_a_descriptor_of_its_own() {
-        let (mut wire, session) = begin(0, &SessionOptions::default());
-        let notifier = session.unwrap().notifier();
-        notifier.inval_entry(1, b"name").unwrap();
-        notifier.inval_inode(5, 0, 0).unwrap();
-        notifier.delete(1, 5, b"name").unwrap();
-        assert_eq!(wire.notification().0, 3);
-        assert_eq!(wire.notification(), (2, [5u64.to_ne_bytes(), [0; 8], [0; 8]].concat()));
-        assert_eq!(wire.notification().0, 6);
-        assert_eq!(notifier.inval_entry(1, b"a/b").unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    }
-}
+mod tests;

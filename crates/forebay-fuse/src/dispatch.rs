@@ -7,7 +7,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use forebay_fuse_io::{Answer, Dispatch, Errno, Kind, Opened as OpenedAs, OpenedFlags, Operation as Asked, Request};
+use forebay_fuse_io::{
+    Answer, Dispatch, Errno, Kind, Opened as OpenedAs, OpenedFlags, Operation as Asked, Request, may_be_repeated,
+};
 use forebay_types::FsPath;
 use tracing::debug;
 
@@ -350,9 +352,20 @@ impl Dispatcher {
     }
 }
 
+/// What changes something and was handed to a process that is gone may have been done or not: the program is told that it is not
+/// known, as after any failure of a disk.
+#[cold]
+fn refuse_resent(request: Request<'_>) {
+    debug!(opcode = request.header().opcode, "a request of a process that is gone is not repeated");
+    request.now().error(Errno::EIO);
+}
+
 impl Dispatch for Dispatcher {
     #[inline]
     fn dispatch(&self, request: Request<'_>) {
+        if request.header().is_resent() && !may_be_repeated(request.header().opcode) {
+            return refuse_resent(request);
+        }
         match request.operation() {
             Ok(Asked::Read { handle, offset, size, .. }) => self.read(request, handle, offset, size),
             Ok(Asked::Lookup { name }) => {

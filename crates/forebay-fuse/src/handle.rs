@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_client::OpenFile;
+use forebay_handover::ReadSoFar;
 use forebay_types::FileId;
 use tokio::sync::Mutex;
 
@@ -70,6 +71,18 @@ impl ReadThrough {
             add(&self.sequential);
         }
         self.end.store(offset + length, Ordering::Relaxed);
+    }
+
+    /// It as the next process is told of it.
+    pub(crate) fn so_far(&self) -> ReadSoFar {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ReadSoFar { bytes: count(&self.bytes), sequential: count(&self.sequential), end: count(&self.end) }
+    }
+
+    /// What was read in another process.
+    pub(crate) fn after(so_far: ReadSoFar) -> Self {
+        let ReadSoFar { bytes, sequential, end } = so_far;
+        Self { bytes: AtomicU64::new(bytes), sequential: AtomicU64::new(sequential), end: AtomicU64::new(end) }
     }
 
     /// All of them.

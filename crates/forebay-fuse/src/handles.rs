@@ -11,6 +11,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
+use forebay_handover::{HandleNumbers, Handles};
 use parking_lot::Mutex;
 
 /// Slots in the first chunk; each further one has twice as many as the one before.
@@ -61,13 +62,45 @@ impl<T> HandleTable<T> {
             (index, vacancies.serial)
         };
         let handle = u64::from(serial) << 32 | u64::from(index);
-        let (chunk, slot) = place(index)?;
+        self.put(handle, value)?;
+        Some(handle)
+    }
+
+    /// Puts a value into the slot of its handle; `None` when there is no such slot.
+    fn put(&self, handle: u64, value: T) -> Option<()> {
+        // The lower half is the index.
+        let (chunk, slot) = place(handle as u32)?;
         let slots = self.chunks[chunk].get_or_init(|| {
             let slots = FIRST_CHUNK << chunk;
             (0..slots).map(|_| ArcSwapOption::empty()).collect()
         });
         slots[slot].store(Some(Arc::new(Slotted { handle, value })));
-        Some(handle)
+        Some(())
+    }
+
+    /// What is open as the next process is told of it. To be called when nothing is opened or closed.
+    pub(crate) fn handed<R>(&self, mut told: impl FnMut(&T) -> R) -> Handles<R> {
+        let vacancies = self.vacancies.lock();
+        let mut open = Vec::new();
+        for index in 0..vacancies.never_used {
+            if let Some(slotted) = self.slot(u64::from(index)).and_then(|slot| slot.load_full()) {
+                open.push((slotted.handle, told(&slotted.value)));
+            }
+        }
+        Handles { open, numbers: HandleNumbers { freed: vacancies.freed.clone(), serial: vacancies.serial } }
+    }
+
+    /// A table of what another process had open, in which handles that it released stay unknown.
+    pub(crate) fn restored<R>(handed: Handles<R>, mut value_of: impl FnMut(R) -> T) -> Self {
+        let table = Self::new();
+        let Handles { open, numbers: HandleNumbers { freed, serial } } = handed;
+        // As many as the slots of a table, which are no more than that.
+        let never_used = u32::try_from(open.len() + freed.len()).unwrap_or(u32::MAX);
+        for (handle, value) in open {
+            table.put(handle, value_of(value));
+        }
+        *table.vacancies.lock() = Vacancies { freed, never_used, serial };
+        table
     }
 
     /// What `look` says of the value behind `handle`; `None` when it is not open.
@@ -170,6 +203,32 @@ mod tests {
                     prop_assert_eq!(table.with(*handle, |value| *value), Some(*value));
                 }
             }
+        }
+
+        #[test]
+        fn a_table_of_another_process_goes_on_as_the_one_that_it_was(
+            before in prop::collection::vec((any::<bool>(), any::<usize>()), 0..200),
+            after in prop::collection::vec((any::<bool>(), any::<usize>()), 0..200),
+        ) {
+            let (table, mut model) = (HandleTable::new(), BTreeMap::new());
+            let mut released = Vec::new();
+            let mut step = |table: &HandleTable<usize>, (insert, which): (bool, usize)| {
+                if insert || model.is_empty() {
+                    assert_eq!(model.insert(table.insert(which).unwrap(), which), None, "a handle is given once");
+                } else {
+                    let handle = *model.keys().nth(which % model.len()).unwrap();
+                    assert!(table.remove(handle));
+                    model.remove(&handle);
+                    released.push(handle);
+                }
+            };
+            before.into_iter().for_each(|what| step(&table, what));
+            let table = HandleTable::restored(table.handed(|value| *value), |value| value);
+            after.into_iter().for_each(|what| step(&table, what));
+            for (handle, value) in &model {
+                prop_assert_eq!(table.with(*handle, |value| *value), Some(*value));
+            }
+            prop_assert!(released.iter().all(|handle| table.with(*handle, |_| ()).is_none()));
         }
 
         #[test]

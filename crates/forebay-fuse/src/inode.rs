@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_client::{Client, OpenFile};
+use forebay_handover::{HeldInode, Open};
 use forebay_staging::Draft;
 use forebay_types::{Attr, Failure, FileId, FileKind, FileVersion, FsPath};
 use parking_lot::Mutex;
@@ -27,6 +28,8 @@ use crate::pinned::{How, Pinned};
 /// How long a new inode is kept for the writer that it was made for. The kernel looks a name up again and opens what it finds
 /// once; a reader in between must not have it passed through again.
 const KEPT_FOR_WRITER: Duration = Duration::from_secs(10);
+/// How old what another process knew is taken to be: too old to save an open a question.
+const RESTORED_AGE: Duration = Duration::from_secs(60);
 
 /// One inode.
 pub(crate) struct Inode {
@@ -134,6 +137,53 @@ impl Inode {
             lookups: AtomicU64::new(1),
             turn: tokio::sync::Mutex::new(()),
         }
+    }
+
+    /// One that the process before this one had. What it knew is old by now. `pinned`: what a backing is, and of which size.
+    pub(crate) fn restored(held: HeldInode, now: Instant, pinned: impl FnOnce(u32, u64) -> Arc<Pinned>) -> Self {
+        // Before any open that it could stand in for.
+        let asked = now.checked_sub(RESTORED_AGE).unwrap_or(now);
+        let known = Known { attr: held.attr, asked, fresh_until: now };
+        let mut inode = Self::new(held.ino, held.path, known);
+        *inode.lookups.get_mut() = held.lookups;
+        *inode.revision.get_mut() = held.revision;
+        *inode.changed.get_mut() = held.changed;
+        let state = inode.state.get_mut();
+        (state.removed, state.lost) = (held.removed, held.lost);
+        state.kept_until = held.kept.then(|| now + KEPT_FOR_WRITER);
+        state.mode = match held.open {
+            Open::Not => Mode::Free,
+            Open::Served(handles) => Mode::Cached(handles),
+            Open::Passed { backing, size, handles } => Mode::Passed { backing: pinned(backing, size), handles },
+        };
+        inode
+    }
+
+    /// It as the next process is told of it; `None` while it is being written.
+    pub(crate) fn handed(&self) -> Option<HeldInode> {
+        let state = self.state.lock();
+        if state.draft.is_some() || state.writers > 0 {
+            return None;
+        }
+        let open = match &state.mode {
+            Mode::Free => Open::Not,
+            Mode::Cached(handles) => Open::Served(*handles),
+            Mode::Passed { backing: pinned, handles } => {
+                Open::Passed { backing: pinned.backing().id(), size: pinned.size(), handles: *handles }
+            }
+        };
+        Some(HeldInode {
+            ino: self.ino,
+            lookups: self.lookups.load(Ordering::Relaxed),
+            path: state.path.clone(),
+            attr: state.known.attr.clone(),
+            revision: self.revision(),
+            changed: self.is_changed(),
+            removed: state.removed,
+            lost: state.lost,
+            kept: is_ahead(state.kept_until),
+            open,
+        })
     }
 
     /// Where it is, or was before it was removed.
@@ -293,6 +343,12 @@ impl Inode {
         // It is not passed through to anything, so nothing comes back.
         let _ = state.mode.leave();
         state.draft.clone().filter(|_| state.writers == 0)
+    }
+
+    /// Whether it is being written, or what was written is on its way.
+    pub(crate) fn is_written(&self) -> bool {
+        let state = self.state.lock();
+        state.draft.is_some() || state.writers > 0
     }
 
     /// Whether any handle is open for writing.

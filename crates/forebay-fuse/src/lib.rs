@@ -14,6 +14,7 @@
 //! * `dispatch`, `changes` and `serving`: feed it with requests, whatever carries them ([`forebay_fuse_io`]); `interrupts`: those
 //!   whose program is killed;
 //! * `stats`, `virtual_files` and `access_log`: what the mount counts, and the files at its root that tell of it;
+//! * `handing` and `handover`: a mount that goes to the next process ([`forebay_handover`]), and what that one must know;
 //! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
 //! * `mount`: the threads, from start to end.
 
@@ -30,8 +31,10 @@ mod dispatcher;
 mod error;
 mod failures;
 mod filesystem;
+mod handing;
 mod handle;
 mod handles;
+mod handover;
 mod inode;
 mod inodes;
 mod interrupts;
@@ -57,8 +60,9 @@ mod writing;
 
 pub use error::MountError;
 pub use forebay_fuse_io::{Channel, ChannelInUse, FuseIo, Served};
+pub use handing::HandOver;
 pub use local_files::{Kept, LocalFiles};
 pub use materialise_requests::MaterialiseProgress;
-pub use mount::{Mount, Unmounted};
+pub use mount::{Mount, Successor, Unmounted};
 pub use options::{LocalOptions, MountOptions, ReportSource, WritingOptions, largest_read, read_ahead};
 pub use stats::{MountStats, Operation, OperationStats};

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use forebay_handover as handover;
 use forebay_types::DirEntry;
 
 /// A token of S3 has some hundred bytes: these are some tens of kilobytes a handle.
@@ -52,6 +53,25 @@ pub(crate) enum At<'a> {
 }
 
 impl Listing {
+    /// It as the next process is told of it: the page, and the marks.
+    pub(crate) fn handed(&self) -> (Option<handover::Names>, Vec<(u64, String)>) {
+        let page = self.page.as_ref().map(|page| handover::Names {
+            start: page.start,
+            entries: page.entries.clone(),
+            next: page.next.clone(),
+        });
+        (page, self.marks.iter().map(|(position, token)| (*position, token.clone())).collect())
+    }
+
+    /// That of another process, whose attributes are believed no more.
+    pub(crate) fn restored(page: Option<handover::Names>, marks: Vec<(u64, String)>, now: Instant) -> Self {
+        let page = page.map(|page| {
+            let handover::Names { start, entries, next } = page;
+            Page { start, entries, next, fresh_until: now }
+        });
+        Self { page, marks: marks.into_iter().collect() }
+    }
+
     /// Forgets everything, so that the names are listed anew.
     pub(crate) fn rewind(&mut self) {
         *self = Self::default();
@@ -153,6 +173,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn another_process_reads_on_where_one_stopped(
+            size in 1u64..3_000, page in 1u64..20, first in 0u64..3_000, then in 0u64..3_500,
+        ) {
+            let (mut listing, now) = (Listing::default(), Instant::now());
+            name_at(&mut listing, size, page, first, now);
+            let (handed, marks) = listing.handed();
+            let mut restored = Listing::restored(handed, marks, now);
+            prop_assert_eq!(name_at(&mut restored, size, page, then, now), name_at(&mut listing, size, page, then, now));
+        }
+
         #[test]
         fn any_position_finds_its_name(
             size in 0u64..3_000, page in 1u64..20, seeks in prop::collection::vec(0u64..3_500, 0..40),

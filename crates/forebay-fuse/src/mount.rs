@@ -2,17 +2,20 @@
 //!
 //! It is served by threads: those of a [`Session`] take requests from the kernel; tasks of the runtime wait for workers; one thread
 //! tells the kernel of stale names; one supervises, and ends the others when the kernel has ended the mount, which is
-//! when the last file is closed after any unmount.
+//! when the last file is closed after any unmount. Or another process goes on serving it ([`crate::handing`]).
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
 use forebay_client::Client;
-use forebay_fuse_io::{Channel, FuseIo, Served, Session};
+use forebay_fuse_io::{Adopted, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
+use forebay_handover::State;
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
 use tokio::runtime::Handle;
@@ -24,13 +27,16 @@ use crate::detach::{Detach, detach};
 use crate::dispatcher::Dispatcher;
 use crate::error::MountError;
 use crate::filesystem::FileSystem;
+use crate::handing::{Decision, HandOver};
+use crate::handover::{negotiated, restore};
 use crate::local_files::LocalFiles;
 use crate::materialised::Materialised;
-use crate::mount_table::{answer, entry_at, hides_something, repair, resolve};
+use crate::mount_table::{FS_TYPE, answer, entry_at, hides_something, repair, resolve};
 use crate::options::MountOptions;
 use crate::serving::MountShared;
-use crate::stale::{StaleNames, stale_names};
+use crate::stale::{StaleNames, StaleQueue, stale_names};
 use crate::stats::MountStats;
+use crate::virtual_files::VirtualFiles;
 
 /// `statfs` waits for a worker for a quarter of a second at most, so this is only about our own threads having started.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
@@ -53,7 +59,7 @@ pub struct Mount {
     shared: Arc<MountShared>,
     served: Arc<Served>,
     ended: watch::Receiver<bool>,
-    detached: bool,
+    hand_over: HandOver,
 }
 
 impl Mount {
@@ -85,10 +91,28 @@ impl Mount {
         // From here on there is something to take away if anything fails.
         let mut attached = Attached { mountpoint: mountpoint.clone(), keep: false };
 
-        let shared = MountShared::new(files, runtime, mountpoint.clone(), options);
+        let shared = MountShared::new(files, VirtualFiles::new(), runtime, mountpoint.clone(), options);
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
         let session = Session::start(descriptor, dispatcher, &options.session())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
+        let mount = Self::serve(session, shared, mountpoint, (stale, stale_queue))?;
+        attached.keep = true;
+        let carried = mount.answers()?;
+        if options.io == FuseIo::Uring && !matches!(carried.channel, Channel::Uring(_)) {
+            return Err(MountError::NoUring(carried.why_not.unwrap_or_default()));
+        }
+        set_read_ahead(&mount.mountpoint, options.read_ahead);
+        info!(mountpoint = %mount.mountpoint.display(), source = options.source, io = %carried, "mounted");
+        Ok(mount)
+    }
+
+    /// Serves `session`, whatever began it.
+    fn serve(
+        session: Session<Dispatcher>,
+        shared: Arc<MountShared>,
+        mountpoint: PathBuf,
+        (stale, stale_queue): (StaleNames, StaleQueue),
+    ) -> Result<Self, MountError> {
         if let Some(payloads) = session.payloads() {
             shared.files.client.register(payloads);
         }
@@ -102,30 +126,32 @@ impl Mount {
             .name("forebay-stale".to_owned())
             .spawn(move || stale_queue.serve(&notifier))
             .map_err(MountError::io("start a thread"))?;
+        let (hand_over, decisions) = HandOver::new(&session, Arc::clone(&shared));
         let (tell_ended, ended) = watch::channel(false);
         let supervised = Arc::clone(&shared);
         thread::Builder::new()
             .name("forebay-fuse".to_owned())
             .spawn(move || {
-                supervise(session, &supervised, &stale);
+                supervise(session, &decisions, &supervised, &stale);
                 if teller.join().is_err() {
                     warn!("the thread that tells of stale names panicked");
                 }
                 tell_ended.send_replace(true);
             })
             .map_err(MountError::io("start a thread"))?;
+        Ok(Self { mountpoint, shared, served, ended, hand_over })
+    }
 
-        if !matches!(answer(&mountpoint, ANSWERS_WITHIN, None), Some(Ok(()))) {
-            return Err(MountError::NoAnswer(mountpoint));
+    /// Waits until it answers, for some seconds. How it is served.
+    ///
+    /// # Errors
+    /// [`MountError::NoAnswer`].
+    pub fn answers(&self) -> Result<ChannelInUse, MountError> {
+        let silent = || MountError::NoAnswer(self.mountpoint.clone());
+        if !matches!(answer(&self.mountpoint, ANSWERS_WITHIN, None), Some(Ok(()))) {
+            return Err(silent());
         }
-        let Some(carried) = served.wait(ANSWERS_WITHIN) else { return Err(MountError::NoAnswer(mountpoint)) };
-        if options.io == FuseIo::Uring && !matches!(carried.channel, Channel::Uring(_)) {
-            return Err(MountError::NoUring(carried.why_not.unwrap_or_default()));
-        }
-        set_read_ahead(&mountpoint, options.read_ahead);
-        attached.keep = true;
-        info!(mountpoint = %mountpoint.display(), source = options.source, io = %carried, "mounted");
-        Ok(Self { mountpoint, shared, served, ended, detached: false })
+        self.served.wait(ANSWERS_WITHIN).ok_or_else(silent)
     }
 
     /// Where it is mounted.
@@ -173,7 +199,13 @@ impl Mount {
         move |path, below| shared.files.refresh(path, below)
     }
 
-    /// Resolves when the mount has ended: unmounted, by us or from outside, and nothing open any more.
+    /// What it takes to give it to another process.
+    #[must_use]
+    pub fn hand_over(&self) -> HandOver {
+        self.hand_over.clone()
+    }
+
+    /// Resolves when the mount has ended: unmounted, by us or from outside, and nothing open any more; or another process has it.
     pub async fn wait(&self) {
         // An error means that the supervisor is gone, and so is the mount.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
@@ -188,9 +220,9 @@ impl Mount {
             return Ok(Unmounted::Clean);
         }
         let mut how = Unmounted::Clean;
-        if !self.detached {
+        if !self.hand_over.is_detached() {
             how = self.take_from_namespace().await?;
-            self.detached = true;
+            self.hand_over.detached();
         }
         if how == Unmounted::Clean && tokio::time::timeout(ENDS_WITHIN, self.wait()).await.is_err() {
             warn!(mountpoint = %self.mountpoint.display(), "unmounted, but something still holds the mount");
@@ -223,7 +255,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if *self.ended.borrow() || self.detached {
+        if *self.ended.borrow() || self.hand_over.is_detached() {
             return;
         }
         // Requests that wait get an error, so the supervisor and its threads end by themselves.
@@ -265,6 +297,54 @@ fn is_outside(key: &str, dir: &Path, mountpoint: &Path) -> Result<(), MountError
     Err(MountError::Io { action: format!("use {} as {key}", dir.display()), error })
 }
 
+/// A mount that another process serves, and this one is about to. All that this one needs besides is there.
+pub struct Successor {
+    files: FileSystem,
+    stale: (StaleNames, StaleQueue),
+    runtime: Handle,
+    mountpoint: PathBuf,
+    options: MountOptions,
+}
+
+impl Successor {
+    /// Opens what a mount at `mountpoint` needs, which is as the kernel names it. Looks at nothing below it: nobody may serve it.
+    ///
+    /// # Errors
+    /// [`MountError`] for the directories that it needs.
+    pub fn prepare(
+        client: Client,
+        runtime: Handle,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let (names, queue) = stale_names();
+        let files = files(client, &runtime, mountpoint, names.clone(), options)?;
+        Ok(Self { files, stale: (names, queue), runtime, mountpoint: mountpoint.to_owned(), options: options.clone() })
+    }
+
+    /// Serves it from now on. On an error, nothing was served, and the descriptor is closed.
+    ///
+    /// # Errors
+    /// [`MountError`].
+    pub fn serve(self, state: State, connection: OwnedFd) -> Result<Mount, MountError> {
+        let Self { files, stale, runtime, mountpoint, options } = self;
+        if !entry_at(&mountpoint)?.is_some_and(|entry| entry.fs_type == FS_TYPE) {
+            return Err(MountError::NotMounted(mountpoint));
+        }
+        let adopted = Adopted::new(connection, negotiated(&state.agreed));
+        let adopted = adopted.map_err(MountError::io("take the connection to the kernel"))?;
+        let (files, virtual_files) = restore(files, state, &adopted.backings());
+        let shared = MountShared::new(files, virtual_files, runtime, mountpoint.clone(), &options);
+        let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
+        let session = Session::resume(adopted, dispatcher, &options.session())
+            .map_err(|error| MountError::of_session(&mountpoint, error))?;
+        let mount = Mount::serve(session, shared, mountpoint, stale)?;
+        set_read_ahead(&mount.mountpoint, options.read_ahead);
+        info!(mountpoint = %mount.mountpoint.display(), source = options.source, "taken over from another process");
+        Ok(mount)
+    }
+}
+
 /// Takes a mount away that did not come to be served.
 struct Attached {
     mountpoint: PathBuf,
@@ -281,11 +361,9 @@ impl Drop for Attached {
     }
 }
 
-/// Serves until the kernel ends the mount, then ends everything else.
-fn supervise(session: Session<Dispatcher>, shared: &MountShared, stale: &StaleNames) {
-    if let Err(error) = session.run() {
-        warn!(%error, "a thread that serves the mount failed");
-    }
+/// Serves until the kernel ends the mount, or another process has it; then ends everything else.
+fn supervise(session: Session<Dispatcher>, decisions: &Receiver<Decision>, shared: &MountShared, stale: &StaleNames) {
+    let how = serve_and_pause(session, decisions);
     shared.ended.cancel();
     shared.tasks.close();
     stale.end();
@@ -294,7 +372,31 @@ fn supervise(session: Session<Dispatcher>, shared: &MountShared, stale: &StaleNa
         shared.tasks.wait().await;
         shared.files.close_staging().await;
     });
-    info!("the mount has ended");
+    info!("{how}");
+}
+
+/// Serves until this process does not any more. What is to be said of that.
+fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Receiver<Decision>) -> &'static str {
+    let pauser = session.pauser();
+    loop {
+        match session.serve() {
+            Ok(Stopped::Paused) => {}
+            Ok(Stopped::Ended) => return "the mount has ended",
+            Err(error) => {
+                warn!(%error, "a thread that serves the mount failed");
+                return "the mount has ended";
+            }
+        }
+        match decisions.recv() {
+            Ok(Decision::Serve) => pauser.go_on(),
+            Ok(Decision::Leave) => {
+                session.leave();
+                return "another process serves the mount";
+            }
+            // Whoever had it paused has dropped it, and taken it away.
+            Err(_) => return "the mount has ended",
+        }
+    }
 }
 
 /// The kernel caps what we could ask for in the handshake at 128 KiB, so root sets it where the kernel keeps it.

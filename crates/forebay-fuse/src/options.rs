@@ -154,6 +154,16 @@ impl MountOptions {
         (self.max_read.as_u64() / PAGE * PAGE).max(PAGE)
     }
 
+    /// Who owns every file.
+    pub(crate) fn owner(&self) -> u32 {
+        self.uid.unwrap_or_else(|| rustix::process::getuid().as_raw())
+    }
+
+    /// Which group every file is of.
+    pub(crate) fn group(&self) -> u32 {
+        self.gid.unwrap_or_else(|| rustix::process::getgid().as_raw())
+    }
+
     /// The part of it that is about the kernel.
     pub(crate) fn session(&self) -> SessionOptions {
         let max_background = self.max_background.max(1);

@@ -14,13 +14,20 @@ pub(crate) type How = mode::How<Arc<Pinned>>;
 #[derive(Debug)]
 pub(crate) struct Pinned {
     backing: Backing,
-    file: LocalFile,
+    /// `None`: it is a file of the process that served the mount before. The kernel has it, and it cannot be checked any more.
+    file: Option<LocalFile>,
+    size: u64,
 }
 
 impl Pinned {
     /// Of `file`, which the kernel knows as `backing`.
     pub(crate) fn new(backing: Backing, file: LocalFile) -> Self {
-        Self { backing, file }
+        Self { backing, size: file.size(), file: Some(file) }
+    }
+
+    /// Of a file of `size` bytes that the process before this one had registered.
+    pub(crate) fn inherited(backing: Backing, size: u64) -> Self {
+        Self { backing, file: None, size }
     }
 
     pub(crate) fn backing(&self) -> &Backing {
@@ -29,11 +36,11 @@ impl Pinned {
 
     /// Whether one more handle may be passed through to it: no check has found it wrong.
     pub(crate) fn is_right(&self) -> bool {
-        self.file.is_right()
+        self.file.as_ref().is_some_and(LocalFile::is_right)
     }
 
     /// How large the file is.
     pub(crate) fn size(&self) -> u64 {
-        self.file.size()
+        self.size
     }
 }

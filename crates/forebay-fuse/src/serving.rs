@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use forebay_fuse_io::{Answer, Attributes, Errno, Kind, Reply, Served};
+use forebay_fuse_io::{Answer, Attributes, ChannelInUse, Errno, Kind, Reply, Served};
 use forebay_memory::Spans;
 use forebay_types::{Failure, FailureKind};
 use serde_json::{Value, json};
@@ -84,10 +84,16 @@ struct Presentation {
 }
 
 impl MountShared {
-    pub(crate) fn new(files: FileSystem, runtime: Handle, mountpoint: PathBuf, options: &MountOptions) -> Arc<Self> {
+    pub(crate) fn new(
+        files: FileSystem,
+        virtual_files: VirtualFiles,
+        runtime: Handle,
+        mountpoint: PathBuf,
+        options: &MountOptions,
+    ) -> Arc<Self> {
         let presentation = Presentation {
-            uid: options.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
-            gid: options.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+            uid: options.owner(),
+            gid: options.group(),
             file_mode: options.file_mode & 0o777,
             directory_mode: options.directory_mode & 0o777,
             ignore_mode: options.writing.as_ref().is_some_and(|writing| writing.ignore_mode),
@@ -96,7 +102,7 @@ impl MountShared {
         Arc::new(Self {
             files,
             counters: Counters::new(),
-            virtual_files: VirtualFiles::new(),
+            virtual_files,
             rooms: Rooms::new(),
             tasks: TaskTracker::new(),
             interrupts: Interrupts::new(options.interrupts),
@@ -116,6 +122,11 @@ impl MountShared {
     pub(crate) fn begin(&self, served: Arc<Served>) {
         // A mount begins once.
         let _ = self.served.set(served);
+    }
+
+    /// How requests come from the kernel, if that is settled.
+    pub(crate) fn carried(&self) -> Option<ChannelInUse> {
+        self.served.get()?.carried()
     }
 
     /// No program waits for answers any more. With an `error`, the mount is there but cannot be served, and is taken

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_fuse_io::{Attributes, Errno, Kind};
+use forebay_handover::{Handles, VirtualHandle};
 use serde_json::Value;
 
 use crate::access_log::{AccessLog, LogReader};
@@ -104,6 +105,25 @@ impl VirtualFiles {
         Self { handles: HandleTable::new(), log: AccessLog::default() }
     }
 
+    /// What is open of them as the next process is told of it.
+    pub(crate) fn handed(&self) -> Handles<VirtualHandle> {
+        self.handles.handed(|opened| match opened {
+            Opened::Text(text) => VirtualHandle::Text(Box::from(&**text)),
+            Opened::Log(_) => VirtualHandle::Log,
+        })
+    }
+
+    /// What another process had open of them. A log begins anew.
+    pub(crate) fn restored(handed: Handles<VirtualHandle>) -> Self {
+        let log = AccessLog::default();
+        let handles = HandleTable::restored(handed, |handle| match handle {
+            VirtualHandle::Text(text) => Opened::Text(text.into()),
+            // There were no more of them than there may be.
+            VirtualHandle::Log => log.open().map_or_else(|| Opened::Text(Arc::default()), Opened::Log),
+        });
+        Self { handles, log }
+    }
+
     /// What requests are told to.
     pub(crate) fn log(&self) -> &AccessLog {
         &self.log
@@ -182,5 +202,18 @@ mod tests {
         );
         files.release(handle);
         assert!(files.opened(handle).is_none());
+    }
+
+    #[test]
+    fn what_is_open_stays_open_in_the_next_process() {
+        let files = VirtualFiles::new();
+        let text = files.open(VirtualFile::Stats, || serde_json::json!({ "a": 1 })).unwrap();
+        let log = files.open(VirtualFile::AccessLog, || Value::Null).unwrap();
+        let files = VirtualFiles::restored(files.handed());
+        let Some(Opened::Text(shown)) = files.opened(text) else { panic!("it is text") };
+        assert_eq!(&*shown, b"a 1\n");
+        assert!(matches!(files.opened(log), Some(Opened::Log(_))));
+        files.release(log);
+        assert!(files.opened(log).is_none());
     }
 }

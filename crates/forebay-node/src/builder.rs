@@ -1,6 +1,7 @@
 //! What a node is to run, and whether this machine and its configuration allow it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use forebay_config::{Config, Loaded, Origin, SecurityMode, Sources};
 use forebay_types::TcpSecurity;
@@ -12,8 +13,9 @@ use crate::exposure::{self, Listeners};
 use crate::memory::{self, Takes};
 use crate::node::Node;
 use crate::page::Page;
+use crate::plan::Plan;
 use crate::rdma;
-use crate::start::{self, Plan};
+use crate::start;
 
 /// What is to run in this process, and with which configuration. Made by [`Node::builder`].
 ///
@@ -32,6 +34,7 @@ pub struct NodeBuilder {
     standalone: Option<String>,
     page: Page,
     mountpoint: Option<PathBuf>,
+    replaces: Option<Duration>,
     log: Option<PathBuf>,
     cancelled: CancellationToken,
     is_checked: bool,
@@ -101,6 +104,14 @@ impl NodeBuilder {
     #[must_use]
     pub fn mount(mut self, mountpoint: impl Into<PathBuf>) -> Self {
         self.mountpoint = Some(mountpoint.into());
+        self
+    }
+
+    /// Takes the mount over from the process that serves it, if there is one: what is open there stays open. Waits for files that
+    /// are open for writing, for as long as `patience`.
+    #[must_use]
+    pub fn replacing(mut self, patience: Duration) -> Self {
+        self.replaces = Some(patience);
         self
     }
 
@@ -175,7 +186,8 @@ impl NodeBuilder {
         }
         check_security(&loaded.config)?;
         binding::check(&loaded.config, self.listening_parts())?;
-        let parts = self.memory_of(&loaded);
+        // What the process that is replaced has is free when it is needed.
+        let parts = if self.replaces.is_some() { memory::Parts::default() } else { self.memory_of(&loaded) };
         memory::check(&mut loaded, parts)?;
         exposure::check(&loaded, self.listeners())?;
         (self.loaded, self.is_checked) = (Some(loaded), true);
@@ -287,6 +299,7 @@ impl NodeBuilder {
             standalone: self.standalone,
             page: self.page,
             mountpoint: self.mountpoint,
+            replaces: self.replaces,
             log: self.log,
         };
         start::start(plan, &self.cancelled).await.map_err(|error| UserError::from(&error))

@@ -35,6 +35,7 @@ pub mod error;
 mod exposure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod handover;
 mod hot;
 mod http;
 pub mod local;
@@ -48,6 +49,7 @@ mod namespaces;
 mod node;
 pub mod origin;
 mod page;
+mod plan;
 pub mod process;
 pub mod rdma;
 pub mod report;

@@ -1,7 +1,7 @@
 //! A mount in the life of its process: mounted, found by commands, and ended.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use forebay_client::Client;
 use forebay_cluster::records::mounts::MOUNTS;
 use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
-use forebay_fuse::{Mount, MountOptions, ReportSource, Unmounted};
+use forebay_fuse::{HandOver, Mount, MountError, MountOptions, ReportSource, Successor, Unmounted};
+use forebay_handover::{Held, Identity};
 use forebay_state::StateStore;
 use forebay_state::membership::Members;
 use forebay_types::FsPath;
@@ -188,7 +189,12 @@ impl Mounted {
         &self.summary
     }
 
-    /// Waits until it was unmounted from outside.
+    /// What it takes to give it to another process.
+    pub(crate) fn hand_over(&self) -> HandOver {
+        self.mount.hand_over()
+    }
+
+    /// Waits until it was unmounted from outside, or another process serves it.
     pub(crate) async fn ended(&self) {
         self.mount.wait().await;
     }
@@ -253,11 +259,63 @@ fn staging(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// Mounts at `place`.
+/// Mounts at `mountpoint`.
 ///
 /// # Errors
 /// When the workers do not answer, or it cannot be mounted.
-pub(crate) async fn mount(place: &Place, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Mount> {
+pub(crate) async fn mount(mountpoint: &Path, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Mount> {
+    let options = options(mountpoint, offer, loaded).await?;
+    let (client, mountpoint) = (offer.client.clone(), mountpoint.to_owned());
+    let runtime = tokio::runtime::Handle::current();
+    let started = tokio::task::spawn_blocking(move || Mount::start(client, runtime, &mountpoint, &options)).await;
+    Ok(started.context("mounting panicked")??)
+}
+
+/// Makes ready to serve the mount that another process serves at `mountpoint`, or served.
+///
+/// # Errors
+/// When the workers do not answer, or a directory cannot be used.
+pub(crate) async fn prepare(mountpoint: &Path, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Successor> {
+    let options = options(mountpoint, offer, loaded).await?;
+    let (client, mountpoint) = (offer.client.clone(), mountpoint.to_owned());
+    let runtime = tokio::runtime::Handle::current();
+    let preparing = move || Successor::prepare(client, runtime, &mountpoint, &options);
+    Ok(tokio::task::spawn_blocking(preparing).await.context("preparing the mount panicked")??)
+}
+
+/// Serves what `held` has of the process before, and waits until that one has let go of everything else.
+///
+/// # Errors
+/// When it cannot be served: the process before serves on then, if it can.
+pub(crate) async fn succeed(successor: Successor, held: Held) -> anyhow::Result<Mount> {
+    let serving = move || {
+        // The last one that goes: by its end the process before learns that nobody serves.
+        let Held { state, connection, holding } = held;
+        let mount = successor.serve(state, connection)?;
+        let released = holding.serving();
+        mount.answers()?;
+        Ok::<_, MountError>((mount, released))
+    };
+    let (mount, released) = tokio::task::spawn_blocking(serving).await.context("serving the mount panicked")??;
+    if let Err(why) = released {
+        warn!(%why, "the mount is served");
+    }
+    Ok(mount)
+}
+
+/// What a process must have in common with the one that serves the mount at `mountpoint`, which shows `namespace`.
+pub(crate) fn identity(mountpoint: &Path, namespace: &str, loaded: &Loaded) -> Identity {
+    let config = &loaded.config;
+    let identity = assembly::mount_options(loaded, String::new()).identity(mountpoint, namespace);
+    Identity {
+        read_only: config.write_mode == WriteMode::None,
+        passthrough: local::options(config, mountpoint).is_some(),
+        ..identity
+    }
+}
+
+/// The options of a mount at `mountpoint`, when workers answer.
+async fn options(mountpoint: &Path, offer: &Offer, loaded: &Loaded) -> anyhow::Result<MountOptions> {
     let staging = staging(&loaded.config)?;
     // An origin that refuses us is better met here than in the first program that reads.
     let root = offer.client.list(&FsPath::root(), None, 1, false).await;
@@ -271,14 +329,10 @@ pub(crate) async fn mount(place: &Place, offer: &Offer, loaded: &Loaded) -> anyh
         links.add_to(&mut report);
         report
     });
-    let owner = staged::owner(&offer.source, &place.mountpoint().display().to_string());
+    let owner = staged::owner(&offer.source, &mountpoint.display().to_string());
     let writing = staging.map(|directory| assembly::writing_options(&loaded.config, directory, owner));
-    let local = local::options(&loaded.config, place.mountpoint());
-    let options = MountOptions { report, writing, local, ..options };
-    let (client, mountpoint) = (offer.client.clone(), place.mountpoint().to_owned());
-    let runtime = tokio::runtime::Handle::current();
-    let started = tokio::task::spawn_blocking(move || Mount::start(client, runtime, &mountpoint, &options)).await;
-    Ok(started.context("mounting panicked")??)
+    let local = local::options(&loaded.config, mountpoint);
+    Ok(MountOptions { report, writing, local, ..options })
 }
 
 /// That the cluster shows nothing yet, which a person who mounts it takes for an empty bucket.

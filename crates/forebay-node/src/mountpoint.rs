@@ -65,6 +65,17 @@ impl Place {
         Ok(Self { mountpoint, claim, notes })
     }
 
+    /// Claims `mountpoint`, which is resolved, after the process that served it before has let go of it. The mount stays, and may not
+    /// be looked at: nobody need serve it yet.
+    ///
+    /// # Errors
+    /// When another process has claimed it meanwhile.
+    pub(crate) fn inherit(mountpoint: PathBuf) -> anyhow::Result<Self> {
+        let claim = Claim::take(&mountpoint)?;
+        let notes = vec![format!("took over {} from the process that served it", mountpoint.display())];
+        Ok(Self { mountpoint, claim, notes })
+    }
+
     /// Where it is.
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint

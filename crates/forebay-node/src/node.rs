@@ -12,6 +12,7 @@ use crate::cluster::Cluster;
 use crate::coordinating::Coordinating;
 use crate::direct::Direct;
 use crate::error::UserError;
+use crate::handover::Handover;
 use crate::mounted::{MountSummary, Mounted};
 use crate::mountpoint::Place;
 use crate::s3::S3;
@@ -86,7 +87,13 @@ impl Node {
         }
     }
 
-    /// Waits until its mount was unmounted from outside; without one, for ever.
+    /// Whether another process serves its mount, so that it has ended here.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.parts.handover.as_ref().is_some_and(Handover::is_left)
+    }
+
+    /// Waits until its mount was unmounted from outside, or another process serves it; without one, for ever.
     pub async fn ended(&self) {
         match &self.parts.mounted {
             Some(mounted) => mounted.ended().await,
@@ -100,7 +107,8 @@ impl Node {
         self.at_once.clone()
     }
 
-    /// Unmounts, gives jobs and blocks to others, and ends. Processes that have files open have 10 s.
+    /// Unmounts, gives jobs and blocks to others, and ends. Processes that have files open have 10 s. A mount that another process
+    /// serves stays.
     ///
     /// # Errors
     /// When it cannot be unmounted. The rest is ended all the same.
@@ -126,10 +134,13 @@ pub(crate) struct Parts {
     pub(crate) audit: Option<AuditLog>,
     /// The claim of the mountpoint: another process can have it only after everything has ended.
     pub(crate) place: Option<Place>,
+    /// Gives the mount to the next process, which waits until this one has ended.
+    pub(crate) handover: Option<Handover>,
 }
 
 impl Parts {
     pub(crate) async fn close(self, at_once: &CancellationToken) -> anyhow::Result<()> {
+        self.handover.iter().for_each(Handover::stop);
         let unmounted = match self.mounted {
             Some(mounted) => mounted.close(at_once).await,
             None => Ok(()),
@@ -162,6 +173,9 @@ impl Parts {
             audit.close().await;
         }
         drop(self.place);
+        if let Some(handover) = self.handover {
+            handover.close().await;
+        }
         unmounted
     }
 }

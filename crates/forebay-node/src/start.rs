@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Away, Client};
 use forebay_cluster::{Member, Membership, Reach};
 use forebay_config::{Config, Loaded, SharedMemory};
-use forebay_fuse::ReportSource;
+use forebay_fuse::{Mount, ReportSource};
+use forebay_handover::{Held, Order};
 use forebay_metrics::ProcessStats;
 use forebay_private::socket_address;
 use forebay_transport::Service;
@@ -24,10 +25,12 @@ use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
+use crate::handover::{Handover, Running};
 use crate::mounted::{self, Mounted, Offer};
-use crate::mountpoint::Place;
+use crate::mountpoint::{self, Place};
 use crate::node::{Node, Parts};
 use crate::page::{Page, PageToken};
+use crate::plan::Plan;
 use crate::s3::{Given, S3};
 use crate::security::Security;
 use crate::state::{self, PrivateSockets, Role};
@@ -38,29 +41,13 @@ use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
 /// state's files are written.
 const LEADS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is to run, checked.
-pub(crate) struct Plan {
-    pub(crate) loaded: Loaded,
-    pub(crate) worker: bool,
-    pub(crate) client: bool,
-    pub(crate) coordinator: bool,
-    pub(crate) s3: bool,
-    /// The origin of a node that is a cluster of its own.
-    pub(crate) standalone: Option<String>,
-    /// The web page of such a node.
-    pub(crate) page: Page,
-    /// Whether such a node takes its memory at once.
-    pub(crate) prewarms_alone: bool,
-    pub(crate) mountpoint: Option<PathBuf>,
-    pub(crate) log: Option<PathBuf>,
-}
-
 /// Starts what `plan` names.
 ///
 /// # Errors
 /// When a part cannot be had, or `cancelled` is before all of them are there.
 pub(crate) async fn start(plan: Plan, cancelled: &CancellationToken) -> anyhow::Result<Node> {
-    let mut starting = Starting { plan: &plan, cancelled, parts: Parts::default() };
+    let (parts, before) = (Parts::default(), Before::Nobody);
+    let mut starting = Starting { plan: &plan, cancelled, parts, mountpoint: None, before };
     let started = match &plan.standalone {
         Some(origin) => starting.standalone(origin).await,
         None => starting.of_cluster().await,
@@ -83,6 +70,21 @@ struct Starting<'a> {
     plan: &'a Plan,
     cancelled: &'a CancellationToken,
     parts: Parts,
+    /// As the kernel names it.
+    mountpoint: Option<PathBuf>,
+    before: Before,
+}
+
+/// Who served the mount before this process.
+#[derive(Default)]
+enum Before {
+    /// There was none, or it is not to be taken over.
+    #[default]
+    Nobody,
+    /// This process does, until this one is ready.
+    Running(Running),
+    /// This process has all that one had, and nobody serves the mount.
+    Released(Held),
 }
 
 impl Starting<'_> {
@@ -102,7 +104,7 @@ impl Starting<'_> {
     async fn standalone(&mut self, origin: &str) -> anyhow::Result<()> {
         let loaded = &self.plan.loaded;
         // That of the cluster is made only if it is to be used.
-        let directory = self.claim()?.map_or_else(|| cluster::state_directory(&loaded.config), Ok)?;
+        let directory = self.claim().await?.map_or_else(|| cluster::state_directory(&loaded.config), Ok)?;
         let sockets = self.parts.place.as_ref().map(|place| place.claim.private_sockets().clone());
         let token = match self.plan.page {
             Page::None => None,
@@ -159,7 +161,7 @@ impl Starting<'_> {
     async fn of_cluster(&mut self) -> anyhow::Result<()> {
         let plan = self.plan;
         let loaded = &plan.loaded;
-        self.claim()?;
+        self.claim().await?;
         if plan.worker || plan.coordinator || plan.s3 {
             self.parts.audit = AuditLog::open(&loaded.config)?;
         }
@@ -186,14 +188,42 @@ impl Starting<'_> {
         Ok(())
     }
 
-    /// Claims the mountpoint. The directory for what a standalone node keeps of it.
-    fn claim(&mut self) -> anyhow::Result<Option<PathBuf>> {
-        let Some(mountpoint) = &self.plan.mountpoint else { return Ok(None) };
-        let place = self.parts.place.insert(Place::take(mountpoint)?);
-        if self.plan.standalone.is_none() {
-            return Ok(None);
+    /// Claims the mountpoint, unless the process that has it is to be replaced when this one is ready. The directory for what a
+    /// standalone node keeps of it.
+    async fn claim(&mut self) -> anyhow::Result<Option<PathBuf>> {
+        let plan = self.plan;
+        let Some(mountpoint) = &plan.mountpoint else { return Ok(None) };
+        self.before = self.served_before(mountpoint).await?;
+        self.parts.place = match (&self.before, &self.mountpoint) {
+            (Before::Running(_), _) => None,
+            (Before::Released(_), Some(mountpoint)) => Some(Place::inherit(mountpoint.clone())?),
+            _ => Some(Place::take(mountpoint)?),
+        };
+        if let Some(place) = &self.parts.place {
+            self.mountpoint = Some(place.mountpoint().to_owned());
         }
-        Ok(Some(state::mount_state(place.mountpoint())?))
+        match &self.mountpoint {
+            Some(mountpoint) if plan.standalone.is_some() => Ok(Some(state::mount_state(mountpoint)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The process that serves `mountpoint`, if it is to be replaced; it has let go of it where that goes first.
+    async fn served_before(&mut self, mountpoint: &Path) -> anyhow::Result<Before> {
+        let plan = self.plan;
+        let Some(patience) = plan.replaces else { return Ok(Before::Nobody) };
+        // While it is served: later, a look at it may wait.
+        let mountpoint = mountpoint::resolve(mountpoint)?;
+        let Some(running) = Running::find(&mountpoint)? else { return Ok(Before::Nobody) };
+        let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
+        self.mountpoint = Some(mountpoint);
+        match plan.order() {
+            Order::ServeFirst => Ok(Before::Running(running)),
+            order @ Order::ReleaseFirst => {
+                let taking = running.take(identity, order, patience);
+                Ok(Before::Released(Self::unless_cancelled(self.cancelled, taking).await?))
+            }
+        }
     }
 
     /// A worker that others read from. Its name in its group, for a client of this process.
@@ -350,13 +380,43 @@ impl Starting<'_> {
     }
 
     async fn mount(&mut self, offer: &Offer) -> anyhow::Result<()> {
+        let Some(mountpoint) = self.mountpoint.clone() else { return Ok(()) };
+        let plan = self.plan;
+        let mount = self.mount_or_succeed(&mountpoint, offer).await?;
         let Some(place) = &self.parts.place else { return Ok(()) };
-        let loaded = &self.plan.loaded;
-        let mounting = mounted::mount(place, offer, loaded);
-        // What is mounted is published, and then ended in order.
-        let mount = Self::unless_cancelled(self.cancelled, mounting).await?;
-        self.parts.mounted = Some(Mounted::start(mount, place, offer, loaded).await?);
+        let mounted = Mounted::start(mount, place, offer, &plan.loaded).await?;
+        let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
+        match Handover::serve(&place.claim.private_sockets().handover, identity, mounted.hand_over()) {
+            Ok(handover) => self.parts.handover = Some(handover),
+            Err(error) => warn!(%error, "`--replace` will not find this mount"),
+        }
+        self.parts.mounted = Some(mounted);
         Ok(())
+    }
+
+    /// A mount of its own, or the one that another process serves or served.
+    async fn mount_or_succeed(&mut self, mountpoint: &Path, offer: &Offer) -> anyhow::Result<Mount> {
+        let (plan, cancelled) = (self.plan, self.cancelled);
+        let loaded = &plan.loaded;
+        match std::mem::take(&mut self.before) {
+            // What is mounted is published, and then ended in order.
+            Before::Nobody => Self::unless_cancelled(cancelled, mounted::mount(mountpoint, offer, loaded)).await,
+            Before::Released(held) => {
+                let successor = mounted::prepare(mountpoint, offer, loaded);
+                let successor = Self::unless_cancelled(cancelled, successor).await?;
+                mounted::succeed(successor, held).await
+            }
+            Before::Running(running) => {
+                let successor = mounted::prepare(mountpoint, offer, loaded);
+                let successor = Self::unless_cancelled(cancelled, successor).await?;
+                let identity = mounted::identity(mountpoint, &plan.namespace(), loaded);
+                let taking = running.take(identity, Order::ServeFirst, plan.replaces.unwrap_or_default());
+                let held = Self::unless_cancelled(cancelled, taking).await?;
+                let mount = mounted::succeed(successor, held).await?;
+                self.parts.place = Some(Place::inherit(mountpoint.to_owned())?);
+                Ok(mount)
+            }
+        }
     }
 }
 

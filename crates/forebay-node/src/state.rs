@@ -3,8 +3,8 @@
 //! Each mountpoint has files in a run directory, named after it: `NAME.json` says what is mounted, by which process,
 //! and where its workers are; `NAME.pid` holds the process id and is locked for as long as that process lives, however
 //! it ends; `NAME.sock` is where it answers for itself, or, of a `forebay up`, sockets in `private`, a directory of its user
-//! alone; the log, where the configuration names none, lies in a log
-//! directory under the same name.
+//! alone, where every mount also has one over which the next process takes it over; the log, where the configuration names
+//! none, lies in a log directory under the same name.
 //!
 //! The lock decides which process serves a mountpoint. What a killed process leaves behind is replaced by the next one.
 
@@ -116,6 +116,8 @@ pub(crate) struct PrivateSockets {
     pub(crate) worker: PathBuf,
     /// Where its coordinator is.
     pub(crate) coordinator: PathBuf,
+    /// Where another process asks for its mount; also of a `forebay mount`.
+    pub(crate) handover: PathBuf,
 }
 
 impl PrivateSockets {
@@ -123,8 +125,15 @@ impl PrivateSockets {
     fn of(run_directory: &Path, mountpoint: &Path) -> Self {
         let stem = run_directory.join("private").join(hash_of(mountpoint));
         let socket = |what: &str| stem.with_extension(format!("{what}.sock"));
-        Self { control: socket("control"), worker: socket("worker"), coordinator: socket("coordinator") }
+        let [control, worker, coordinator, handover] = ["control", "worker", "coordinator", "handover"].map(socket);
+        Self { control, worker, coordinator, handover }
     }
+}
+
+/// Where a process may be asked for the mount at `mountpoint`, which must be resolved.
+pub(crate) fn handover_sockets(mountpoint: &Path) -> Vec<PathBuf> {
+    let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));
+    directories.map(|directory| PrivateSockets::of(&directory, mountpoint).handover).collect()
 }
 
 /// The claim of this process on a mountpoint. Dropping it removes its files.

@@ -5,6 +5,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_config::Config;
@@ -26,6 +27,24 @@ pub(crate) struct StayArgs {
     /// Set by the process that starts this one in the background
     #[arg(long = "background-child", hide = true)]
     pub(crate) background_child: bool,
+}
+
+/// Whether the mount is taken over from the process that serves it.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ReplaceArgs {
+    /// Take over the mount that another process serves here, if there is one: files that are open stay open
+    #[arg(long)]
+    replace: bool,
+    /// How long to wait, with --replace, until no file is open for writing
+    #[arg(long, value_name = "DURATION", default_value = "60s", requires = "replace", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+impl ReplaceArgs {
+    /// `node`, as they say.
+    pub(crate) fn apply(&self, node: NodeBuilder) -> NodeBuilder {
+        if self.replace { node.replacing(self.timeout) } else { node }
+    }
 }
 
 /// How this process is to go on.
@@ -112,7 +131,10 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
         output::say(&format!("S3 endpoint listening on {address}"));
     }
     tokio::select! {
-        () = node.ended() => info!("unmounted from outside"),
+        () = node.ended() => match node.is_handed_over() {
+            true => info!("another process serves the mount"),
+            false => info!("unmounted from outside"),
+        },
         signal = signals.next() => info!(signal, "unmounting"),
     }
     let at_once = node.at_once();

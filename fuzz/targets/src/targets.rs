@@ -6,6 +6,7 @@ mod benchmark;
 mod doctor;
 mod files;
 mod fuse;
+mod handover;
 mod handshake;
 mod http;
 mod identity;
@@ -70,6 +71,7 @@ targets![
     audit::audit_lines,
     fuse::fuse_requests,
     fuse::fuse_session,
+    handover::handover_state,
     slabs::slab_pages,
     slabs::slab_recovery,
     files::local_record,

@@ -14,6 +14,7 @@ use tracing::{debug, error};
 
 use crate::channel::busy_poll::{BusyPoll, SHORT};
 use crate::channel::descriptor::Descriptor;
+use crate::channel::pause::{Pause, Stopped};
 use crate::channel::pipe::Pipe;
 use crate::errno::Errno;
 use crate::protocol::abi::{MIN_BUFFER, opcode};
@@ -35,7 +36,7 @@ enum Was {
     Last,
 }
 
-/// Serves until the mount has ended.
+/// Serves until the mount has ended, or threads are to pause.
 ///
 /// # Errors
 /// When the device cannot be read though the mount is there.
@@ -46,11 +47,12 @@ pub(crate) fn serve<D: Dispatch>(
     dispatch: &D,
     max_write: u32,
     served: &Served,
-) -> io::Result<()> {
+    pause: &Pause,
+) -> io::Result<Stopped> {
     // Only what is written to takes memory: most messages are short.
     let mut buffer = vec![0; (max_write as usize + BESIDE_DATA).max(MIN_BUFFER)];
     let mut was = Was::Another;
-    loop {
+    while !pause.is_asked() {
         let soon = awake.filter(|_| was == Was::Short);
         let (from, read) = match soon.and_then(|awake| Some((awake.descriptor(), awake.read(&mut buffer)?))) {
             Some(awake) => awake,
@@ -62,7 +64,7 @@ pub(crate) fn serve<D: Dispatch>(
                 // A signal; or the program that asked was killed before the request was read.
                 Some(SystemErrno::INTR | SystemErrno::AGAIN | SystemErrno::NOENT) => continue,
                 // Unmounted, or the connection was aborted.
-                Some(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(()),
+                Some(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(Stopped::Ended),
                 _ => return Err(error),
             },
         };
@@ -70,9 +72,10 @@ pub(crate) fn serve<D: Dispatch>(
         let message = buffer.get(..length).unwrap_or_default();
         was = take(from, pipe, dispatch, message, served);
         if was == Was::Last {
-            return Ok(());
+            return Ok(Stopped::Ended);
         }
     }
+    Ok(Stopped::Paused)
 }
 
 /// Sees to one message.

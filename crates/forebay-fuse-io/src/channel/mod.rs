@@ -11,5 +11,6 @@ pub(crate) mod batch;
 pub(crate) mod busy_poll;
 pub(crate) mod descriptor;
 pub(crate) mod device;
+pub(crate) mod pause;
 pub(crate) mod pipe;
 pub(crate) mod ring;

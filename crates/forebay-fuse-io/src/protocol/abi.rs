@@ -27,6 +27,8 @@ pub const MIN_BUFFER: usize = 8192;
 
 /// Set in the `unique` of an INTERRUPT: with it, it would be that of the request that is interrupted.
 pub const INTERRUPT_BIT: u64 = 1;
+/// Set in the `unique` of a request that was handed out before, and not answered: it may have been done.
+pub const RESENT_BIT: u64 = 1 << 63;
 /// A notification that a name may be asked for again, rather than be forgotten.
 pub const EXPIRE_ONLY: u32 = 1;
 
@@ -137,6 +139,7 @@ pub mod notification {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
     pub const DELETE: i32 = 6;
+    pub const RESEND: i32 = 7;
 }
 
 /// `ioctl(2)`s of `/dev/fuse`.

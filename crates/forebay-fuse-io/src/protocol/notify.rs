@@ -44,6 +44,13 @@ impl Notification {
         Ok(Self::new(notification::DELETE, &head, Some(name)))
     }
 
+    /// Requests that were handed out and not answered shall be handed out again, since whoever had them is gone. Linux 6.9 does so;
+    /// they are told by [`Header::is_resent`](super::request::Header::is_resent).
+    #[must_use]
+    pub fn resend() -> Self {
+        Self::new(notification::RESEND, &[], None)
+    }
+
     fn new(code: i32, head: &[u8], name: Option<&[u8]>) -> Self {
         let nul: &[u8] = if name.is_some() { &[0] } else { &[] };
         let parts = [head, name.unwrap_or_default(), nul];
@@ -123,6 +130,12 @@ mod tests {
         assert_eq!(body[16..20], 255u32.to_ne_bytes());
         assert_eq!(body[20..24], [0; 4]);
         assert_eq!((&body[24..279], &body[279..]), (&[b'n'; 255][..], &[0][..]));
+    }
+
+    #[test]
+    fn to_hand_out_again_is_asked_for_by_a_header_alone() {
+        let message = Notification::resend();
+        assert_eq!(parts(&message), (16, 7, 0, &[][..]));
     }
 
     #[test]

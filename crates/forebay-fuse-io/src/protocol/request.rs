@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::protocol::abi::{IN_HEADER, MAX_PAYLOAD, MAX_READ, bits, opcode, setattr};
+use crate::protocol::abi::{IN_HEADER, MAX_PAYLOAD, MAX_READ, RESENT_BIT, bits, opcode, setattr};
 use crate::protocol::fields::Fields;
 use crate::protocol::init::InitIn;
 pub use crate::protocol::malformed::Malformed;
@@ -48,6 +48,38 @@ impl Header {
         let _padding = fields.u16()?;
         Ok(header)
     }
+
+    /// Whether the request was handed out before, to a process that did not answer it and may have done it.
+    #[must_use]
+    #[inline]
+    pub fn is_resent(&self) -> bool {
+        self.unique & RESENT_BIT != 0
+    }
+}
+
+/// Whether an operation may be done twice: it changes nothing, or leaves what it would leave when done once.
+#[must_use]
+pub const fn may_be_repeated(operation: u32) -> bool {
+    matches!(
+        operation,
+        opcode::LOOKUP
+            | opcode::GETATTR
+            | opcode::READLINK
+            | opcode::OPEN
+            | opcode::READ
+            | opcode::STATFS
+            | opcode::RELEASE
+            | opcode::GETXATTR
+            | opcode::LISTXATTR
+            | opcode::OPENDIR
+            | opcode::READDIR
+            | opcode::READDIRPLUS
+            | opcode::RELEASEDIR
+            | opcode::FSYNCDIR
+            | opcode::ACCESS
+            | opcode::LSEEK
+            | opcode::STATX
+    )
 }
 
 /// Head and tail of the operation in a message that begins with `header`.

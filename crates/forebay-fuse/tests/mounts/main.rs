@@ -4,6 +4,7 @@ mod bucket;
 mod channels;
 mod child;
 mod faults;
+mod handover;
 mod harness;
 mod landing;
 mod lifecycle;

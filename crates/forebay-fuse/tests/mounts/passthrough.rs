@@ -17,7 +17,7 @@ use crate::child::Actor;
 use crate::harness::{MINUTE, Mounted, options, skipped, wait_until};
 
 /// Some blocks and a bit.
-const SIZE: usize = 9 * BLOCK_SIZE as usize + 777;
+pub(crate) const SIZE: usize = 9 * BLOCK_SIZE as usize + 777;
 
 /// Every file is worth it, and its first open waits for it.
 fn eager() -> LocalOptions {
@@ -52,17 +52,22 @@ fn mounted(local: LocalOptions) -> Mounted {
     Mounted::with(bucket, MINUTE, &MountOptions { local: Some(local), ..options() })
 }
 
+/// A mount that passes every file through, and its options.
+pub(crate) fn mounted_eagerly() -> (Mounted, MountOptions) {
+    (mounted(eager()), MountOptions { local: Some(eager()), ..options() })
+}
+
 fn report(mounted: &Mounted) -> Value {
     mounted.mount.reporter()()
 }
 
-fn count(mounted: &Mounted, pointer: &str) -> u64 {
+pub(crate) fn count(mounted: &Mounted, pointer: &str) -> u64 {
     let report = report(mounted);
     report.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {report}"))
 }
 
 /// Why nothing is passed through here, if it is not.
-fn why_off(mounted: &Mounted) -> Option<String> {
+pub(crate) fn why_off(mounted: &Mounted) -> Option<String> {
     let local = report(mounted)["local"].clone();
     (local["on"] != true).then(|| local["why_off"].as_str().unwrap_or("off").to_owned())
 }

@@ -6,7 +6,7 @@ use forebay_node::Node;
 use forebay_types::ByteSize;
 
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg, ServeArgs};
-use crate::mounting::{self, Begun, StayArgs};
+use crate::mounting::{self, Begun, ReplaceArgs, StayArgs};
 use crate::runtime;
 
 /// Mount what workers serve
@@ -14,7 +14,9 @@ use crate::runtime;
 /// The command goes to the background once the mount answers. It repairs a mount that a killed process left at the same
 /// place. With --cache-group the mount is also a worker of that group: it shares its own cache with the others, unless
 /// --no-sharing is set. Without --etcd the group is the list of --workers. All nodes of the group must have the same
-/// list, and it must contain this mount.
+/// list, and it must contain this mount. With --replace the command takes over a mount that a running process serves,
+/// as for an upgrade: programs that have files open go on, and the other process ends. A mount that shares its cache
+/// starts with an empty memory then; reads wait while it starts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -22,6 +24,7 @@ Example:
   forebay mount /mnt/data --workers w1=node1:29999,w2=node2:29999
   forebay mount /mnt/data --etcd http://etcd1:2379
   forebay mount /mnt/data --etcd http://etcd1:2379 --cache-group training --memory 64GiB
+  forebay mount /mnt/data --workers node1:29999,node2:29999 --replace     # with a new version of forebay
   forebay umount /mnt/data")]
 pub(crate) struct Args {
     /// An existing directory
@@ -46,6 +49,8 @@ pub(crate) struct Args {
     rdma: RdmaArgs,
     #[command(flatten)]
     read_only: ReadOnlyArg,
+    #[command(flatten)]
+    replace: ReplaceArgs,
     #[command(flatten)]
     pub(crate) stay: StayArgs,
     #[command(flatten)]
@@ -76,7 +81,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let loaded = args.config.load(args.settings())?;
     let config = loaded.config.clone();
     let node = Node::builder().config(loaded).mount(&args.mountpoint);
-    let mut node = if args.shares() { node.worker() } else { node };
+    let mut node = args.replace.apply(if args.shares() { node.worker() } else { node });
     node.check()?;
     let begun = mounting::begin(&args.stay, &config, &args.mountpoint, "mounting")?;
     let Begun::Stay { log } = begun else { return Ok(()) };

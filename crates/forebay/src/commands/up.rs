@@ -9,19 +9,21 @@ use forebay_node::{Node, origin};
 use forebay_types::ByteSize;
 
 use crate::config_args::{ConfigArgs, ReadOnlyArg};
-use crate::mounting::{self, Begun, StayArgs};
+use crate::mounting::{self, Begun, ReplaceArgs, StayArgs};
 use crate::runtime;
 
 /// Mount an object store or a directory, cached by this machine
 ///
 /// The command runs a worker, a mount and a coordinator in one process. Nothing else needs setting up. The command goes
-/// to the background once the mount answers.
+/// to the background once the mount answers. With --replace the command takes over a mount that a running process
+/// serves, as for an upgrade: programs that have files open go on, and their reads wait until the new worker is there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   forebay up s3://bucket/prefix /mnt/data --memory 8GiB --disk /mnt/nvme0/forebay:500GiB
   forebay up /srv/datasets /mnt/data --foreground -o log.level=debug
   forebay up s3://bucket/prefix /mnt/data --web
+  forebay up s3://bucket/prefix /mnt/data --replace     # with a new version of forebay
   forebay umount /mnt/data")]
 pub(crate) struct Args {
     /// What to mount: s3://…, gs://…, az://…, http(s)://…, file:///… or a directory
@@ -41,6 +43,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     read_only: ReadOnlyArg,
     #[command(flatten)]
+    replace: ReplaceArgs,
+    #[command(flatten)]
     pub(crate) stay: StayArgs,
     #[command(flatten)]
     config: ConfigArgs,
@@ -59,6 +63,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if let Some(port) = args.web {
         node = node.web(port);
     }
+    node = args.replace.apply(node);
     node.check()?;
     let begun = mounting::begin(&args.stay, &config, &args.mountpoint, &format!("mounting {origin}"))?;
     let Begun::Stay { log } = begun else { return Ok(()) };

@@ -262,3 +262,17 @@ fn a_message_is_as_long_as_it_says() {
     bytes.push(0);
     assert_eq!(split(&told, &bytes), Err(Malformed::Length));
 }
+
+#[test]
+fn what_was_handed_out_before_is_told_by_its_number_and_only_what_changes_nothing_is_done_twice() {
+    let header = |unique| Header { unique, ..Header::default() };
+    assert!(header(1 << 63 | 2).is_resent() && !header(2).is_resent() && !header(u64::MAX >> 1).is_resent());
+    for operation in [opcode::READ, opcode::LOOKUP, opcode::GETATTR, opcode::OPEN, opcode::READDIRPLUS, opcode::RELEASE]
+    {
+        assert!(may_be_repeated(operation), "{operation}");
+    }
+    let changes = [opcode::WRITE, opcode::CREATE, opcode::UNLINK, opcode::RENAME2, opcode::MKDIR, opcode::SETATTR];
+    for operation in changes.into_iter().chain([opcode::FLUSH, opcode::FSYNC, opcode::FALLOCATE, u32::MAX]) {
+        assert!(!may_be_repeated(operation), "{operation}");
+    }
+}

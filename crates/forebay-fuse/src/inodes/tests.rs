@@ -1,0 +1,251 @@
+use super::*;
+use forebay_types::{FileKind, FileVersion, VersionTag};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn known(version: Option<u64>, now: Instant) -> Known {
+    let kind = version.map_or(FileKind::Directory, |nanos| {
+        let tag = VersionTag::Modified { nanos: nanos as i64, inode: 0 };
+        FileKind::File(FileVersion { origin: "file:///o".into(), path: b"p".as_slice().into(), size: 1, tag })
+    });
+    Known::new(Attr { kind, ..Attr::directory() }, now, Duration::from_secs(60))
+}
+
+fn path(name: &str) -> FsPath {
+    FsPath::root().join(name.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_version_keeps_its_number_across_forgetting_and_across_tables() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let first = table.remember(&path("a"), known(Some(1), now)).ino;
+    table.forget(first, 1);
+    assert!(table.get(first).is_none());
+    assert_eq!(table.remember(&path("a"), known(Some(1), now)).ino, first);
+    assert_eq!(InodeTable::new(now).remember(&path("a"), known(Some(1), now)).ino, first);
+}
+
+#[test]
+fn another_version_path_or_kind_is_another_inode() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let numbers = [("a", Some(1)), ("a", Some(2)), ("a", None), ("b", Some(1))]
+        .map(|(name, version)| table.remember(&path(name), known(version, now)).ino);
+    assert_eq!(numbers.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+}
+
+#[test]
+fn the_root_is_one_and_is_never_forgotten() {
+    let table = InodeTable::new(Instant::now());
+    table.forget(ROOT, u64::MAX);
+    assert!(table.get(ROOT).unwrap().path().is_root());
+    assert_eq!(table.number(&FsPath::root(), None), ROOT);
+}
+
+#[test]
+fn a_changed_path_is_suspect_until_the_origin_was_asked() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let old = table.remember(&path("a"), known(Some(1), now));
+    table.mark_changed(&old);
+    assert!(table.is_suspect(&path("a")) && !table.is_suspect(&path("b")));
+    table.cleared(&path("a"), Some(&known(Some(2), now).attr));
+    assert!(!table.is_suspect(&path("a")));
+    assert!(old.is_changed(), "the old version stays closed to new opens");
+    table.mark_changed(&old);
+    table.cleared(&path("a"), Some(&known(Some(1), now).attr));
+    assert!(!old.is_changed(), "the origin says that it is current");
+}
+
+#[test]
+fn forgetting_a_changed_inode_forgets_the_suspicion() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let old = table.remember(&path("a"), known(Some(1), now));
+    table.mark_changed(&old);
+    table.forget(old.ino, 1);
+    assert!(!table.is_suspect(&path("a")));
+    table.mark_changed(&old);
+    assert!(!table.is_suspect(&path("a")));
+}
+
+#[test]
+fn what_was_created_here_is_found_by_its_path_until_it_is_forgotten() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let made = table.create(&path("a"), known(Some(1), now));
+    assert_ne!(made.ino, table.number(&path("a"), Some(&version_id(&known(Some(1), now).attr).unwrap())));
+    assert_eq!(table.remember(&path("a"), known(Some(1), now)).ino, made.ino);
+    table.forget(made.ino, 2);
+    assert!(table.local(&path("a")).is_none());
+    assert_ne!(table.remember(&path("a"), known(Some(1), now)).ino, made.ino);
+}
+
+#[test]
+fn an_answer_to_an_older_question_does_not_undo_what_was_written_here() {
+    let before = Instant::now();
+    let table = InodeTable::new(before);
+    let made = table.create(&path("a"), known(Some(1), before));
+    made.settle(Some(known(Some(2), Instant::now())));
+    assert_eq!(table.remember(&path("a"), known(Some(1), before)).ino, made.ino, "asked before");
+    assert!(made.is_of(&known(Some(2), before).attr));
+    let replaced = table.remember(&path("a"), known(Some(3), Instant::now()));
+    assert_ne!(replaced.ino, made.ino, "somebody else has written since");
+    assert!(table.local(&path("a")).is_none());
+}
+
+#[test]
+fn a_directory_that_moved_keeps_its_number_and_its_old_path_gets_another() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let moved = table.remember(&path("a"), known(None, now));
+    moved.moved(path("b"), Some(known(None, Instant::now())));
+    table.name(&path("b"), &moved);
+    assert_eq!(table.directory(&path("b")), moved.ino);
+    let again = table.remember(&path("a"), known(None, Instant::now()));
+    assert_ne!(again.ino, moved.ino);
+    assert_eq!(table.directory(&path("a")), again.ino);
+}
+
+#[test]
+fn a_writer_of_what_cannot_be_written_gets_an_inode_of_its_own() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let old = table.remember(&path("a"), known(Some(1), now));
+    table.supersede(&old);
+    assert!(old.is_removed() && table.get(old.ino).is_some(), "who has it open goes on");
+    assert_eq!(table.len(), 2, "the kernel does not hold the new one yet");
+    let new = table.remember(&path("a"), known(Some(1), now));
+    assert_ne!(new.ino, old.ino);
+    assert_eq!(new.lookups.load(Ordering::Relaxed), 1);
+    table.forget(old.ino, 1);
+    assert_eq!(table.remember(&path("a"), known(Some(1), now)).ino, new.ino);
+}
+
+#[test]
+fn an_inode_that_no_writer_came_for_goes_with_the_one_that_it_was_made_for() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let old = table.remember(&path("a"), known(Some(1), now));
+    table.supersede(&old);
+    table.forget(old.ino, 1);
+    assert!(table.local(&path("a")).is_none());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Lookup(u8, Option<u64>),
+    Forget(usize, u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..4u8, prop::option::of(0..3u64)).prop_map(|(name, version)| Step::Lookup(name, version)),
+        (any::<usize>(), 1..4u64).prop_map(|(which, count)| Step::Forget(which, count)),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+proptest! {
+    #[test]
+    fn the_table_holds_what_the_kernel_holds_even_when_all_hashes_meet(steps in steps(), collide: bool) {
+        let now = Instant::now();
+        let table =
+            if collide { InodeTable::with_numbers(now, |_, _| u64::MAX) } else { InodeTable::new(now) };
+        let mut model: BTreeMap<u64, (u8, Option<u64>, u64)> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Lookup(name, version) => {
+                    let ino = table.remember(&path(&name.to_string()), known(version, now)).ino;
+                    prop_assert!(ino > LAST_RESERVED);
+                    let held = model.entry(ino).or_insert((name, version, 0));
+                    prop_assert_eq!((held.0, held.1), (name, version), "a held number has one meaning");
+                    held.2 += 1;
+                }
+                Step::Forget(which, count) => {
+                    let Some(ino) = model.keys().nth(which % model.len().max(1)).copied() else { continue };
+                    let count = count.min(model[&ino].2);
+                    table.forget(ino, count);
+                    let held = model.get_mut(&ino).unwrap();
+                    held.2 -= count;
+                    if held.2 == 0 {
+                        model.remove(&ino);
+                    }
+                }
+            }
+            prop_assert_eq!(table.len(), model.len() + 1);
+            for (ino, (name, version, _)) in &model {
+                let inode = table.get(*ino).unwrap();
+                prop_assert_eq!(&inode.path(), &path(&name.to_string()));
+                prop_assert!(inode.is_of(&known(*version, now).attr));
+            }
+        }
+    }
+}
+
+/// What another process makes of a table that was handed over.
+fn handed_over(table: &InodeTable, now: Instant) -> InodeTable {
+    let copy = |inode: &Arc<Inode>| {
+        let handed = inode.handed().expect("nothing is written");
+        Arc::new(Inode::restored(handed, now, |_, _| unreachable!("nothing is passed through")))
+    };
+    let held: BTreeMap<u64, Arc<Inode>> = table.held().iter().map(|inode| (inode.ino, copy(inode))).collect();
+    let leads = |inode: &Arc<Inode>| held.get(&inode.ino).cloned().unwrap_or_else(|| copy(inode));
+    let named = table.named().iter().map(|(path, inode)| (path.clone(), leads(inode))).collect();
+    let copy = InodeTable::restored(held.values().cloned(), named, table.suspects().into_iter().collect());
+    InodeTable { number_of: table.number_of, ..copy }
+}
+
+#[test]
+fn what_was_found_and_made_here_is_so_in_the_next_process() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let changed = table.remember(&path("changed"), known(Some(1), now));
+    table.mark_changed(&changed);
+    let made = table.create(&path("made"), known(Some(1), now));
+    let old = table.remember(&path("split"), known(Some(1), now));
+    table.supersede(&old);
+    made.settle(Some(known(Some(2), Instant::now())));
+
+    let next = handed_over(&table, Instant::now());
+    assert!(next.is_suspect(&path("changed")) && next.get(changed.ino).unwrap().is_changed());
+    assert_eq!(next.remember(&path("made"), known(Some(2), Instant::now())).ino, made.ino);
+    assert_eq!(next.get(made.ino).unwrap().revision(), made.revision());
+    assert!(next.get(old.ino).unwrap().is_removed());
+    let new = next.remember(&path("split"), known(Some(1), now));
+    assert!(new.is_kept(), "the writer that it was made for may come");
+    assert_eq!(new.ino, table.remember(&path("split"), known(Some(1), now)).ino);
+    assert!(next.get(ROOT).is_some());
+    let remaining = next.get(made.ino).unwrap().known().remaining(Instant::now());
+    assert_eq!(remaining, Duration::ZERO, "it is asked again");
+}
+
+proptest! {
+    #[test]
+    fn the_next_process_goes_on_as_this_one_would(before in steps(), after in steps(), collide: bool) {
+        let now = Instant::now();
+        let table = if collide { InodeTable::with_numbers(now, |_, _| u64::MAX) } else { InodeTable::new(now) };
+        let mut held: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut step = |tables: &[&InodeTable], step: Step| match step {
+            Step::Lookup(name, version) => {
+                let lookup = |table: &&InodeTable| table.remember(&path(&name.to_string()), known(version, now)).ino;
+                let inos: Vec<u64> = tables.iter().map(lookup).collect();
+                assert!(inos.windows(2).all(|pair| pair[0] == pair[1]), "{inos:?}");
+                *held.entry(inos[0]).or_default() += 1;
+            }
+            Step::Forget(which, count) => {
+                let Some(ino) = held.keys().nth(which % held.len().max(1)).copied() else { return };
+                let count = count.min(held[&ino]);
+                tables.iter().for_each(|table| table.forget(ino, count));
+                held.entry(ino).and_modify(|left| *left -= count);
+                held.retain(|_, left| *left > 0);
+            }
+        };
+        before.into_iter().for_each(|what| step(&[&table], what));
+        let next = handed_over(&table, now);
+        prop_assert_eq!(next.len(), table.len());
+        after.into_iter().for_each(|what| step(&[&table, &next], what));
+        prop_assert_eq!(next.len(), table.len());
+    }
+}

@@ -1,0 +1,324 @@
+//! Both ends of a hand-over: what the plain machines decide is done here, over a socket, by a thread that may wait.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, info, warn};
+
+use crate::encoding::{decode, encode};
+use crate::giving::{self, Giver, Outcome};
+use crate::identity::Identity;
+use crate::message::{Ask, Order, PROTOCOL, Refusal, Say};
+use crate::sealed::{read_sealed, sealed};
+use crate::state::State;
+use crate::taking::{self, NotTaken, Taker};
+use crate::wire::{Wire, WireError};
+
+/// The old process, as far as a hand-over moves it. All of it may wait.
+pub trait GivingSide {
+    /// Paths of files that are open for writing.
+    fn writers(&mut self) -> Vec<String>;
+
+    /// Stops serving, and waits until all that was taken is answered.
+    ///
+    /// # Errors
+    /// Why it is not, within that time. Then [`GivingSide::resume`] follows.
+    fn drain(&mut self, within: Duration) -> Result<(), Refusal>;
+
+    /// What the new process needs. Nothing is under way, and nothing changes any more.
+    ///
+    /// # Errors
+    /// When the connection cannot be duplicated.
+    fn give(&mut self) -> io::Result<Given>;
+
+    /// Serves again.
+    fn resume(&mut self);
+
+    /// Lets go of everything that only one process can have. The mount stays, and is not served any more.
+    fn release(&mut self);
+}
+
+/// What the new process needs.
+#[derive(Debug)]
+pub struct Given {
+    /// What the kernel relies on.
+    pub state: State,
+    /// The connection to the kernel.
+    pub connection: OwnedFd,
+}
+
+/// What the new process has been given, and may serve. Whoever does not come to serve it drops it in this order, in which its
+/// fields go: the connection to the kernel first, and then that to the old process, which then serves on if it can.
+#[derive(Debug)]
+pub struct Held {
+    /// What the kernel relies on.
+    pub state: State,
+    /// The connection to the kernel.
+    pub connection: OwnedFd,
+    /// The old process, which waits to hear whether the mount is served.
+    pub holding: Holding,
+}
+
+/// The old process, which waits. Dropping it says that the mount is not served.
+#[derive(Debug)]
+pub struct Holding {
+    wire: Wire,
+    /// `None`: the old process has let go of everything, and waits for nothing.
+    taker: Option<Taker>,
+}
+
+/// Gives the mount to the process at the other end of `socket`, if it can be. `cannot` says why it cannot, whoever asks. Waits for all
+/// of it.
+pub fn give(socket: UnixStream, identity: Identity, cannot: Option<Refusal>, side: &mut dyn GivingSide) -> Outcome {
+    let wire = match Wire::new(socket) {
+        Ok(wire) => wire,
+        Err(error) => {
+            debug!(%error, "nobody to hand the mount over to");
+            return Outcome::Kept;
+        }
+    };
+    let giver = Giver::new(identity, cannot, Instant::now());
+    Giving { wire, giver, look_at: None, side }.run()
+}
+
+struct Giving<'a> {
+    wire: Wire,
+    giver: Giver,
+    /// When it is looked for writers.
+    look_at: Option<Instant>,
+    side: &'a mut dyn GivingSide,
+}
+
+impl Giving<'_> {
+    fn run(mut self) -> Outcome {
+        let mut actions = VecDeque::new();
+        loop {
+            while let Some(action) = actions.pop_front() {
+                if let giving::Action::End(outcome) = action {
+                    return outcome;
+                }
+                if let Some(event) = self.act(action) {
+                    actions.extend(self.giver.on(event, Instant::now()));
+                }
+            }
+            let event = self.wait();
+            actions.extend(self.giver.on(event, Instant::now()));
+        }
+    }
+
+    /// Does it. What came of it, if that is known at once.
+    fn act(&mut self, action: giving::Action) -> Option<giving::Event> {
+        match action {
+            giving::Action::Send(say) => {
+                let is_told = say == Say::Yours;
+                match self.wire.send(&say, &[]) {
+                    Ok(()) => is_told.then_some(giving::Event::Told),
+                    Err(error) => {
+                        debug!(%error, ?say, "the process that takes the mount does not listen");
+                        Some(giving::Event::Closed)
+                    }
+                }
+            }
+            giving::Action::LookForWriters(at) => {
+                self.look_at = Some(at);
+                None
+            }
+            giving::Action::Drain(within) => Some(match self.side.drain(within) {
+                Ok(()) => giving::Event::Drained(self.side.writers()),
+                Err(refusal) => giving::Event::NotDrained(refusal),
+            }),
+            giving::Action::Give => self.send_state().err().map(giving::Event::NotGiven),
+            giving::Action::Resume => {
+                info!("the mount is not handed over, and served on");
+                self.side.resume();
+                None
+            }
+            giving::Action::Release => {
+                self.side.release();
+                Some(giving::Event::Released)
+            }
+            // It was looked for before.
+            giving::Action::End(_) => None,
+        }
+    }
+
+    fn send_state(&mut self) -> Result<(), String> {
+        let given = self.side.give().map_err(|error| format!("the mount cannot be given: {error}"))?;
+        let bytes = encode(&given.state).map_err(|malformed| malformed.to_string())?;
+        let memory = sealed(&bytes).map_err(|error| format!("there is no memory for the state: {error}"))?;
+        let sent = self.wire.send(&Say::Given, &[memory.as_fd(), given.connection.as_fd()]);
+        sent.map_err(|error| error.to_string())
+    }
+
+    fn wait(&mut self) -> giving::Event {
+        loop {
+            if self.look_at.take_if(|at| *at <= Instant::now()).is_some() {
+                return giving::Event::Writers(self.side.writers());
+            }
+            let deadline = self.giver.deadline();
+            let until = self.look_at.into_iter().chain(deadline).min();
+            match self.wire.receive::<Ask>(until) {
+                Ok(Some((ask, _))) => return giving::Event::Asked(ask),
+                Ok(None) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => return giving::Event::Late,
+                Ok(None) => {}
+                Err(WireError::Closed) => return giving::Event::Closed,
+                Err(error) => {
+                    warn!(%error, "the process that takes the mount is not understood");
+                    self.say_what_we_speak();
+                    return giving::Event::Closed;
+                }
+            }
+        }
+    }
+
+    /// A process of another version understands the header of any message.
+    fn say_what_we_speak(&mut self) {
+        let said = Say::Refused(Refusal::Other("it is not understood".to_owned()));
+        // It may be gone.
+        let _ = self.wire.send(&said, &[]);
+    }
+}
+
+/// Takes the mount over from the process at the other end of `socket`, waiting for writers for as long as `patience`, and tells
+/// `tell` whose files are waited for. In the order "serve first" the mount is to be served at once, and then
+/// [`Holding::serving`] called; in the other one, the old process has let go of everything when this returns.
+///
+/// # Errors
+/// [`NotTaken`]: the old process serves on, unless it says otherwise.
+pub fn take(
+    socket: UnixStream,
+    identity: Identity,
+    order: Order,
+    patience: Duration,
+    tell: &mut dyn FnMut(&[String]),
+) -> Result<Held, NotTaken> {
+    let wire = Wire::new(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
+    let (taker, first) = Taker::new(identity, order, patience, Instant::now());
+    Taking { wire, taker, descriptors: Vec::new(), state: None, tell }.run(first)
+}
+
+struct Taking<'a> {
+    wire: Wire,
+    taker: Taker,
+    /// As they came: the state's memory, and the connection.
+    descriptors: Vec<OwnedFd>,
+    state: Option<State>,
+    tell: &'a mut dyn FnMut(&[String]),
+}
+
+impl Taking<'_> {
+    fn run(mut self, first: Vec<taking::Action>) -> Result<Held, NotTaken> {
+        let mut actions = VecDeque::from(first);
+        loop {
+            while let Some(action) = actions.pop_front() {
+                let event = match action {
+                    taking::Action::End(ended) => {
+                        ended?;
+                        return self.held(false);
+                    }
+                    taking::Action::Serve => return self.held(true),
+                    action => self.act(action),
+                };
+                if let Some(event) = event {
+                    actions.extend(self.taker.on(event, Instant::now()));
+                }
+            }
+            let event = self.wait()?;
+            actions.extend(self.taker.on(event, Instant::now()));
+        }
+    }
+
+    fn act(&mut self, action: taking::Action) -> Option<taking::Event> {
+        match action {
+            taking::Action::Send(ask) => self.wire.send(&ask, &[]).err().map(|error| {
+                debug!(%error, ?ask, "the old process does not listen");
+                taking::Event::Closed
+            }),
+            taking::Action::Tell(names) => {
+                (self.tell)(&names);
+                None
+            }
+            taking::Action::Look => Some(match self.look() {
+                Ok(state) => {
+                    self.state = Some(state);
+                    taking::Event::Understood
+                }
+                Err(why) => taking::Event::NotUnderstood(why),
+            }),
+            taking::Action::Drop => {
+                self.descriptors.clear();
+                None
+            }
+            // They were looked for before.
+            taking::Action::Serve | taking::Action::End(_) => None,
+        }
+    }
+
+    fn look(&self) -> Result<State, String> {
+        let [memory, _] = self.descriptors.as_slice() else {
+            return Err(format!("{} descriptors came, and not two", self.descriptors.len()));
+        };
+        let bytes = read_sealed(memory).map_err(|error| error.to_string())?;
+        decode(&bytes).map_err(|malformed| malformed.to_string())
+    }
+
+    fn wait(&mut self) -> Result<taking::Event, NotTaken> {
+        let deadline = self.taker.deadline();
+        match self.wire.receive::<Say>(deadline) {
+            Ok(Some((say, descriptors))) => {
+                if say == Say::Given {
+                    self.descriptors = descriptors;
+                }
+                Ok(taking::Event::Said(say))
+            }
+            Ok(None) => Ok(taking::Event::Late),
+            Err(WireError::Closed) => Ok(taking::Event::Closed),
+            // What was given is closed with us.
+            Err(WireError::Protocol(theirs)) => Err(NotTaken::Protocol { theirs, ours: PROTOCOL }),
+            Err(error) => Err(NotTaken::Io(error.to_string())),
+        }
+    }
+
+    /// What is ours now. `waits`: the old process waits to hear that it is served.
+    fn held(mut self, waits: bool) -> Result<Held, NotTaken> {
+        let (state, connection) = (self.state.take(), self.descriptors.pop());
+        let both = state.zip(connection);
+        let (state, connection) = both.ok_or_else(|| NotTaken::NotUnderstood("it gave nothing".to_owned()))?;
+        let holding = Holding { wire: self.wire, taker: waits.then_some(self.taker) };
+        Ok(Held { state, connection, holding })
+    }
+}
+
+impl Holding {
+    /// Says that the mount is served, and waits until the old process has let go of everything else.
+    ///
+    /// # Errors
+    /// [`NotTaken::NotReleased`] when it does not; the mount is served all the same.
+    pub fn serving(self) -> Result<(), NotTaken> {
+        let Self { wire, taker } = self;
+        let Some(taker) = taker else { return Ok(()) };
+        let taking = Taking { wire, taker, descriptors: Vec::new(), state: None, tell: &mut |_| {} };
+        taking.released()
+    }
+}
+
+impl Taking<'_> {
+    fn released(mut self) -> Result<(), NotTaken> {
+        let mut event = taking::Event::Serves;
+        loop {
+            let mut actions = VecDeque::from(self.taker.on(event, Instant::now()));
+            while let Some(action) = actions.pop_front() {
+                if let taking::Action::End(ended) = action {
+                    return ended;
+                }
+                if let Some(event) = self.act(action) {
+                    actions.extend(self.taker.on(event, Instant::now()));
+                }
+            }
+            event = self.wait()?;
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What changed since a state was written: for a daemon that has no time to write another one.
+//!
+//! A record says what something is from now on, not how it changed: to read a record twice does no harm. It is written before the
+//! kernel is told, so after a crash the kernel knows of nothing that is not here; and what it was not told of any more is one
+//! reference too many, which it never gives back, or a handle that it does not close. Both end with the mount.
+//!
+//! A record has its length and a checksum before it. Where one is not whole, the journal ends: the daemon died while it wrote, and
+//! the kernel was not told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_types::{FsPath, crc32c};
+use serde::{Deserialize, Serialize};
+
+use crate::fields;
+use crate::state::{
+    DirectoryHandle, FileHandle, HandleNumbers, Handles, HeldInode, Named, Nonsense, Open, State, VirtualHandle,
+};
+
+/// Bytes before a record.
+const HEADER: usize = 8;
+/// Bytes of a record, at most: a page of a directory.
+const MAX_RECORD: usize = 16 << 20;
+/// How far slots may lie apart that are in use: as many as a table has.
+const MAX_SLOTS: u32 = 1 << 26;
+
+/// What something is from now on. The place of its inode in a handle has no meaning here: the number of the inode is said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// An inode is held, and this.
+    Inode(HeldInode),
+    /// So many references to an inode are the kernel's.
+    Lookups {
+        /// Its number.
+        ino: u64,
+        /// How many in all.
+        lookups: u64,
+    },
+    /// An inode is not held any more.
+    Forgotten {
+        /// Its number.
+        ino: u64,
+    },
+    /// A name leads to an inode, whatever its number.
+    Named {
+        /// The name.
+        #[serde(with = "fields::path")]
+        path: FsPath,
+        /// The number.
+        ino: u64,
+    },
+    /// It does so no more.
+    Unnamed {
+        /// The name.
+        #[serde(with = "fields::path")]
+        path: FsPath,
+    },
+    /// A file is open.
+    File {
+        /// Its handle.
+        handle: u64,
+        /// Its inode.
+        ino: u64,
+        /// What it is.
+        file: FileHandle,
+    },
+    /// A directory is open, or was read on.
+    Directory {
+        /// Its handle.
+        handle: u64,
+        /// Its inode.
+        ino: u64,
+        /// What it is.
+        directory: DirectoryHandle,
+    },
+    /// A file that is in no origin is open.
+    Virtual {
+        /// Its handle.
+        handle: u64,
+        /// What it is.
+        file: VirtualHandle,
+    },
+    /// A file is closed.
+    FileClosed {
+        /// Its handle.
+        handle: u64,
+    },
+    /// A directory is closed.
+    DirectoryClosed {
+        /// Its handle.
+        handle: u64,
+    },
+    /// A file that is in no origin is closed.
+    VirtualClosed {
+        /// Its handle.
+        handle: u64,
+    },
+}
+
+impl Record {
+    /// Its bytes, with what goes before them. `None`: it is too long for a journal, and a state must be written.
+    #[must_use]
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let body = postcard::to_stdvec(self).ok().filter(|body| body.len() <= MAX_RECORD)?;
+        let length = u32::try_from(body.len()).ok()?;
+        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&crc32c(&body).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        Some(bytes)
+    }
+
+    /// The record that `bytes` begin with, and what follows it. `None`: there is none, or none that is whole.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (length, rest) = bytes.split_first_chunk()?;
+        let (checksum, rest) = rest.split_first_chunk()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok().filter(|length| *length <= MAX_RECORD)?;
+        let (body, rest) = rest.split_at_checked(length)?;
+        // Memory that was not written to is zeros, of which no record consists.
+        if length == 0 || crc32c(body) != u32::from_le_bytes(*checksum) {
+            return None;
+        }
+        let (record, left) = postcard::take_from_bytes(body).ok()?;
+        left.is_empty().then_some((record, rest))
+    }
+}
+
+/// What a mount was when the last whole record of `journal` was written, which began after `state`.
+///
+/// # Errors
+/// [`Nonsense`] when records name what is not there: they are of another state.
+pub fn replay(state: State, mut journal: &[u8]) -> Result<State, Nonsense> {
+    let mut replayed = Replayed::of(state)?;
+    while let Some((record, rest)) = Record::decode(journal) {
+        replayed.take(record);
+        journal = rest;
+    }
+    replayed.into_state()
+}
+
+/// A state by numbers of inodes and handles.
+struct Replayed {
+    state: State,
+    inodes: BTreeMap<u64, HeldInode>,
+    names: BTreeMap<FsPath, u64>,
+    files: BTreeMap<u64, (u64, FileHandle)>,
+    directories: BTreeMap<u64, (u64, DirectoryHandle)>,
+    virtual_files: BTreeMap<u64, VirtualHandle>,
+    /// The latest serial numbers that were given: of files, directories, and files that are in no origin.
+    serials: [u32; 3],
+}
+
+impl Replayed {
+    fn of(mut state: State) -> Result<Self, Nonsense> {
+        let inodes = std::mem::take(&mut state.inodes);
+        let number = |place: u32| inodes.get(place as usize).map(|inode| inode.ino).ok_or(Nonsense::NoInode);
+        let names = std::mem::take(&mut state.names).into_iter().map(|named| Ok((named.path, number(named.inode)?)));
+        let names = names.collect::<Result<_, Nonsense>>()?;
+        let files = std::mem::take(&mut state.files);
+        let directories = std::mem::take(&mut state.directories);
+        let virtual_files = std::mem::take(&mut state.virtual_files);
+        let serials = [files.numbers.serial, directories.numbers.serial, virtual_files.numbers.serial];
+        let files = files.open.into_iter().map(|(handle, file)| Ok((handle, (number(file.inode)?, file))));
+        let files = files.collect::<Result<_, Nonsense>>()?;
+        let of_directory = |(handle, directory): (u64, DirectoryHandle)| {
+            let ino = number(directory.inode)?;
+            Ok((handle, (ino, directory)))
+        };
+        let directories = directories.open.into_iter().map(of_directory).collect::<Result<_, Nonsense>>()?;
+        let virtual_files = virtual_files.open.into_iter().collect();
+        let inodes = inodes.into_iter().map(|inode| (inode.ino, inode)).collect();
+        Ok(Self { state, inodes, names, files, directories, virtual_files, serials })
+    }
+
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Inode(inode) => {
+                self.inodes.insert(inode.ino, inode);
+            }
+            Record::Lookups { ino, lookups } => self.held(ino, lookups),
+            // A name or a handle may lead to it still.
+            Record::Forgotten { ino } => self.held(ino, 0),
+            Record::Named { path, ino } => {
+                self.names.insert(path, ino);
+            }
+            Record::Unnamed { path } => {
+                self.names.remove(&path);
+            }
+            Record::File { handle, ino, file } => {
+                self.given(0, handle);
+                self.files.insert(handle, (ino, file));
+            }
+            Record::Directory { handle, ino, directory } => {
+                self.given(1, handle);
+                self.directories.insert(handle, (ino, directory));
+            }
+            Record::Virtual { handle, file } => {
+                self.given(2, handle);
+                self.virtual_files.insert(handle, file);
+            }
+            Record::FileClosed { handle } => {
+                self.files.remove(&handle);
+            }
+            Record::DirectoryClosed { handle } => {
+                self.directories.remove(&handle);
+            }
+            Record::VirtualClosed { handle } => {
+                self.virtual_files.remove(&handle);
+            }
+        }
+    }
+
+    fn held(&mut self, ino: u64, lookups: u64) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.lookups = lookups;
+        }
+    }
+
+    /// A handle was given: later ones have later serial numbers, which begin anew after four billions.
+    fn given(&mut self, table: usize, handle: u64) {
+        if let Some(latest) = self.serials.get_mut(table) {
+            // The upper half.
+            let serial = (handle >> 32) as u32;
+            if serial.wrapping_sub(*latest) < u32::MAX / 2 {
+                *latest = serial;
+            }
+        }
+    }
+
+    fn into_state(mut self) -> Result<State, Nonsense> {
+        self.leave_out_what_nothing_leads_to();
+        let places: BTreeMap<u64, u32> = (0..).zip(self.inodes.keys()).map(|(place, ino)| (*ino, place)).collect();
+        let place = |ino: u64| places.get(&ino).copied().ok_or(Nonsense::NoInode);
+        let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut files = Vec::new();
+        for (handle, (ino, file)) in self.files {
+            *counts.entry(ino).or_default() += 1;
+            files.push((handle, FileHandle { inode: place(ino)?, ..file }));
+        }
+        let mut directories = Vec::new();
+        for (handle, (ino, directory)) in self.directories {
+            directories.push((handle, DirectoryHandle { inode: place(ino)?, ..directory }));
+        }
+        let names = self.names.into_iter().map(|(path, ino)| Ok(Named { path, inode: place(ino)? }));
+        let names = names.collect::<Result<_, Nonsense>>()?;
+        let inodes = self.inodes.into_iter().map(|(ino, inode)| {
+            let open = opened(inode.open, counts.get(&ino).copied().unwrap_or_default());
+            HeldInode { open, ..inode }
+        });
+        let [of_files, of_directories, of_virtual] = self.serials;
+        let state = State {
+            inodes: inodes.collect(),
+            names,
+            files: numbered(files, of_files)?,
+            directories: numbered(directories, of_directories)?,
+            virtual_files: numbered(self.virtual_files.into_iter().collect(), of_virtual)?,
+            ..self.state
+        };
+        state.check()?;
+        Ok(state)
+    }
+
+    /// An inode stays while the kernel holds it, or a name or a handle leads to it.
+    fn leave_out_what_nothing_leads_to(&mut self) {
+        let named = self.names.values().copied();
+        let opened = self.files.values().map(|(ino, _)| *ino).chain(self.directories.values().map(|(ino, _)| *ino));
+        let led_to: BTreeSet<u64> = named.chain(opened).collect();
+        self.inodes.retain(|ino, inode| inode.lookups > 0 || inode.path.is_root() || led_to.contains(ino));
+    }
+}
+
+/// How so many handles of an inode are open, which was open like that.
+fn opened(before: Open, count: u32) -> Open {
+    match (before, count) {
+        (_, 0) => Open::Not,
+        (Open::Passed { backing, size, .. }, handles) => Open::Passed { backing, size, handles },
+        (Open::Not | Open::Served(_), handles) => Open::Served(handles),
+    }
+}
+
+/// These handles, and the slots between them, which are free.
+fn numbered<T>(open: Vec<(u64, T)>, serial: u32) -> Result<Handles<T>, Nonsense> {
+    // The lower half is the slot.
+    let slots: BTreeSet<u32> = open.iter().map(|(handle, _)| *handle as u32).collect();
+    let end = slots.last().map_or(0, |last| last.saturating_add(1));
+    if end > MAX_SLOTS || slots.len() != open.len() {
+        return Err(Nonsense::Slots);
+    }
+    let freed = (0..end).filter(|slot| !slots.contains(slot)).collect();
+    Ok(Handles { open, numbers: HandleNumbers { freed, serial } })
+}

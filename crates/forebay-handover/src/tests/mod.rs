@@ -1,0 +1,6 @@
+//! What holds for all states, and for all ways in which a hand-over can go wrong.
+
+mod duel;
+mod journals;
+mod sockets;
+mod states;

@@ -1,0 +1,213 @@
+//! The mount of this process for the next one, and that of the process before for this one: over a socket of this user alone
+//! ([`forebay_handover`] has what is said there).
+//!
+//! The thread that gives the mount away waits until all of this process has ended that only one process can have; so it is the last
+//! part of a node that ends.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use forebay_fuse::HandOver;
+use forebay_handover::{Given, GivingSide, Held, Identity, NotTaken, Order, Refusal, give, take};
+use forebay_private::{PrivateError, PrivateListener, may_talk, nobody, our_user};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::error::{Exit, Fault};
+use crate::state;
+
+/// How long no connection is accepted after the system refused to accept one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Gives the mount to the process that asks for it.
+pub(crate) struct Handover {
+    stop: CancellationToken,
+    left: CancellationToken,
+    /// Told when all else of this process has ended.
+    all_ended: oneshot::Sender<()>,
+    serving: JoinHandle<()>,
+}
+
+impl Handover {
+    /// Listens at `socket`. `identity`: what the next process must have in common with this one.
+    ///
+    /// # Errors
+    /// [`PrivateError`].
+    pub(crate) fn serve(socket: &Path, identity: Identity, mount: HandOver) -> Result<Self, PrivateError> {
+        let listener = PrivateListener::bind(socket)?;
+        let (stop, left) = (CancellationToken::new(), CancellationToken::new());
+        let (all_ended, have_all_ended) = oneshot::channel();
+        let answerer = Answerer { identity, mount, left: left.clone() };
+        let serving = tokio::spawn(answerer.serve(listener, stop.clone(), have_all_ended));
+        Ok(Self { stop, left, all_ended, serving })
+    }
+
+    /// Whether another process serves the mount.
+    pub(crate) fn is_left(&self) -> bool {
+        self.left.is_cancelled()
+    }
+
+    /// Gives the mount to nobody from now on, unless it is being given just now.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// All else has ended: the next process may have what was this one's.
+    pub(crate) async fn close(self) {
+        self.stop.cancel();
+        // It is not waited for where the mount was not given away.
+        let _ = self.all_ended.send(());
+        let _ = self.serving.await;
+    }
+}
+
+struct Answerer {
+    identity: Identity,
+    mount: HandOver,
+    /// Cancelled when another process serves the mount.
+    left: CancellationToken,
+}
+
+impl Answerer {
+    async fn serve(self, listener: PrivateListener, stop: CancellationToken, have_all_ended: oneshot::Receiver<()>) {
+        let (giving, released) = loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted.and_then(tokio::net::UnixStream::into_std),
+                () = stop.cancelled() => return,
+            };
+            let Ok(socket) = accepted else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let (released, is_released) = mpsc::channel();
+            let mut side = Side { mount: self.mount.clone(), left: self.left.clone(), is_released };
+            let identity = self.identity.clone();
+            let mut giving = tokio::task::spawn_blocking(move || {
+                let cannot = side.mount.cannot();
+                give(socket, identity, cannot, &mut side)
+            });
+            tokio::select! {
+                // It is served on.
+                _ = &mut giving => {}
+                () = self.left.cancelled() => break (giving, released),
+            }
+        };
+        // Its path goes with it, before the next process listens there.
+        drop(listener);
+        info!("another process serves the mount: this one ends");
+        let _ = have_all_ended.await;
+        // It fails only when the other process has died.
+        let _ = released.send(());
+        let _ = giving.await;
+    }
+}
+
+/// This process, as far as a hand-over moves it.
+struct Side {
+    mount: HandOver,
+    left: CancellationToken,
+    is_released: mpsc::Receiver<()>,
+}
+
+impl GivingSide for Side {
+    fn writers(&mut self) -> Vec<String> {
+        self.mount.writers()
+    }
+
+    fn drain(&mut self, within: Duration) -> Result<(), Refusal> {
+        self.mount.drain(within)
+    }
+
+    fn give(&mut self) -> io::Result<Given> {
+        self.mount.give()
+    }
+
+    fn resume(&mut self) {
+        self.mount.resume();
+    }
+
+    fn release(&mut self) {
+        self.mount.leave();
+        self.left.cancel();
+        // An error means that this process has ended by another way: then nothing is left to let go of.
+        let _ = self.is_released.recv();
+    }
+}
+
+/// A process that serves a mount, and is to be asked for it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    socket: PathBuf,
+}
+
+impl Running {
+    /// The process that serves `mountpoint`, which must be resolved; `None` if there is none that gives it away.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or is another user's.
+    pub(crate) fn find(mountpoint: &Path) -> anyhow::Result<Option<Self>> {
+        for socket in state::handover_sockets(mountpoint) {
+            match connect(&socket) {
+                // It is asked when we are ready.
+                Ok(_) => return Ok(Some(Self { socket })),
+                Err(error) if is_nobody(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the mount over, waiting for writers for as long as `patience`.
+    ///
+    /// # Errors
+    /// Why not, with what to do about it.
+    pub(crate) async fn take(self, identity: Identity, order: Order, patience: Duration) -> anyhow::Result<Held> {
+        let taking = move || {
+            let socket = connect(&self.socket)?;
+            let taken = take(socket, identity, order, patience, &mut |files| tell(files));
+            anyhow::Ok(taken.map_err(not_taken)?)
+        };
+        tokio::task::spawn_blocking(taking).await.context("taking the mount over panicked")?
+    }
+}
+
+/// A connection to a process of this user, or of root.
+fn connect(path: &Path) -> anyhow::Result<UnixStream> {
+    let cannot = || format!("cannot connect to {}", path.display());
+    let socket = UnixStream::connect(path).with_context(cannot)?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from).with_context(cannot)?;
+    if !may_talk(peer.uid.as_raw(), our_user(), nobody()) {
+        let what = format!("the process at {} is another user's", path.display());
+        return Err(Fault::new(Exit::Denied, what, "mount as that user").into());
+    }
+    Ok(socket)
+}
+
+/// Whether nobody listens there.
+fn is_nobody(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
+}
+
+fn tell(files: &[String]) {
+    info!(files = files.join(", "), "waiting for files that are open for writing");
+}
+
+fn not_taken(why: NotTaken) -> Fault {
+    let exit = match &why {
+        NotTaken::Refused(Refusal::Options(_) | Refusal::Format { .. } | Refusal::Uring) => Exit::Usage,
+        NotTaken::Refused(Refusal::Writers(_) | Refusal::Unanswered(_) | Refusal::Busy | Refusal::Detached) => {
+            Exit::Busy
+        }
+        NotTaken::Protocol { .. } => Exit::Usage,
+        _ => Exit::Unavailable,
+    };
+    warn!(%why, "not taken over");
+    Fault::new(exit, format!("not taken over: {why}"), why.remedy())
+}

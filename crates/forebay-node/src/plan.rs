@@ -1,0 +1,44 @@
+//! What a node is to run, once it is checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_config::Loaded;
+use forebay_handover::Order;
+
+use crate::page::Page;
+
+/// What is to run, checked.
+pub(crate) struct Plan {
+    pub(crate) loaded: Loaded,
+    pub(crate) worker: bool,
+    pub(crate) client: bool,
+    pub(crate) coordinator: bool,
+    pub(crate) s3: bool,
+    /// The origin of a node that is a cluster of its own.
+    pub(crate) standalone: Option<String>,
+    /// The web page of such a node.
+    pub(crate) page: Page,
+    /// Whether such a node takes its memory at once.
+    pub(crate) prewarms_alone: bool,
+    pub(crate) mountpoint: Option<PathBuf>,
+    /// Whether it takes the mount over from the process that serves it, and how long it waits for writers.
+    pub(crate) replaces: Option<Duration>,
+    pub(crate) log: Option<PathBuf>,
+}
+
+impl Plan {
+    /// What is shown where it is mounted, as a process that takes over knows it.
+    pub(crate) fn namespace(&self) -> String {
+        let cluster = || format!("the cluster {}", self.loaded.config.cluster_name.as_str());
+        self.standalone.clone().unwrap_or_else(cluster)
+    }
+
+    /// What goes first when a mount is taken over: what only one process can have is to be let go of before.
+    pub(crate) fn order(&self) -> Order {
+        let has_directory = self.loaded.config.client_local_dir.is_some();
+        let listens = self.worker || self.coordinator || self.s3;
+        let is_alone = self.standalone.is_some() || listens || has_directory;
+        if is_alone { Order::ReleaseFirst } else { Order::ServeFirst }
+    }
+}

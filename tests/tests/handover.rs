@@ -1,0 +1,284 @@
+//! A mount outlives its daemon: `--replace`, while programs read (ADR 0028).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_e2e::mapping::Mapping;
+use forebay_e2e::{
+    Bucket, Mount, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, reading, skipped,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+/// More names than one page of a listing has.
+const NAMES: usize = 1_500;
+
+struct Served {
+    bucket: Bucket,
+    tree: Tree,
+    /// In its own process, where the mount is `forebay mount`.
+    _worker: Option<Worker>,
+    mount: Mount,
+}
+
+fn tree_in(bucket: &Bucket) -> Tree {
+    let mut tree = Tree::of_equal_files(3, 9 * MIB + 777);
+    for number in 0..NAMES {
+        tree.add(&format!("wide/{number:05}"), 10);
+    }
+    tree.put_into(bucket, "");
+    tree
+}
+
+/// `forebay mount` of a worker: it is handed over before the process that serves it lets go of anything.
+fn mount_of_worker() -> Served {
+    let bucket = Bucket::new();
+    let tree = tree_in(&bucket);
+    let worker = Setup::of(&bucket).worker(&bucket);
+    let mount = Setup::without_origin().mount([&worker]);
+    Served { bucket, tree, _worker: Some(worker), mount }
+}
+
+/// `forebay up`: the process that serves it lets go of everything first.
+fn up() -> Served {
+    let bucket = Bucket::new();
+    let tree = tree_in(&bucket);
+    let mount = Setup::of(&bucket).up(&bucket);
+    Served { bucket, tree, _worker: None, mount }
+}
+
+/// Another process takes over, and the one before ends. How long the command took.
+#[track_caller]
+fn replace(mount: &mut Mount) -> Duration {
+    let (before, started) = (mount.pid(), Instant::now());
+    let _ = mount.replace(&[]).succeeded();
+    let took = started.elapsed();
+    assert_ne!(mount.pid(), before);
+    eventually("the process before has ended", SOON, || ended(before));
+    assert!(is_mounted(&mount.root()) && !ended(mount.pid()));
+    took
+}
+
+/// Files, a directory and a mapping that are open, each read in part.
+struct Opened {
+    file: File,
+    names: fs::ReadDir,
+    seen: Vec<String>,
+    mapping: Mapping,
+}
+
+impl Opened {
+    fn new(mount: &Mount, tree: &Tree) -> Self {
+        let mut file = File::open(mount.path("file01")).unwrap();
+        file.read_exact(&mut [0; 1000]).unwrap();
+        let mut opened = Self {
+            file,
+            names: fs::read_dir(mount.path("wide")).unwrap(),
+            seen: Vec::new(),
+            mapping: Mapping::of(&mount.path("file02"), tree.file("file02").size as usize).unwrap(),
+        };
+        opened.read_names(10);
+        opened
+    }
+
+    fn read_names(&mut self, count: usize) {
+        let names = self.names.by_ref().take(count).map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        self.seen.extend(names);
+    }
+
+    /// Reads a part of the mapping that was not looked at before.
+    fn read_mapping(&self, tree: &Tree, round: usize) {
+        let start = (round * 97 * 4096) % (8 << 20);
+        let bytes = self.mapping.read(start..start + 8192).unwrap();
+        assert_eq!(tree.file("file02").data.first_difference(start as u64, &bytes), None);
+    }
+
+    /// Reads all to the end.
+    fn finish(mut self, tree: &Tree) {
+        let mut rest = Vec::new();
+        self.file.read_to_end(&mut rest).unwrap();
+        let expected = tree.file("file01");
+        assert_eq!((rest.len() as u64, expected.data.first_difference(1000, &rest)), (expected.size - 1000, None));
+        self.read_names(NAMES);
+        self.seen.sort();
+        let names: Vec<String> = (0..NAMES).map(|number| format!("{number:05}")).collect();
+        assert_eq!(self.seen, names);
+    }
+}
+
+/// Replaces the process so often while programs read. The longest time that one read took.
+#[track_caller]
+fn replaced_under_readers(served: &mut Served, times: usize) -> Duration {
+    let Served { mount, tree, .. } = served;
+    let (root, read) = (mount.root(), tree.file("file00").clone());
+    let longest = reading::read_while(&root, &read, 3, |progress| {
+        let mut opened = Opened::new(mount, tree);
+        for round in 0..times {
+            progress.reads_on(20);
+            replace(mount);
+            opened.read_mapping(tree, round);
+            opened.read_names(7);
+        }
+        progress.reads_on(20);
+        opened.finish(tree);
+    });
+    tree.verify(&root);
+    longest
+}
+
+/// > When another process takes the mount over with `--replace`, files, directories and mappings that are open go on, and no read fails.
+#[test]
+fn readers_of_a_mount_notice_nothing_of_its_replacement() {
+    let mut served = mount_of_worker();
+    let longest = replaced_under_readers(&mut served, 5);
+    // What one read waits for on two busy processors; that the pause itself is short, the log says.
+    assert!(longest < Duration::from_secs(20), "a read took {longest:?}");
+    let log = served.mount.log_text();
+    assert!(log.contains("taken over from another process") && !log.contains("panic"), "{log}");
+}
+
+#[test]
+fn readers_of_up_wait_for_the_next_worker_and_get_their_bytes() {
+    let mut served = up();
+    replaced_under_readers(&mut served, 3);
+    let log = served.mount.log_text();
+    assert!(!log.contains("panic"), "{log}");
+}
+
+#[test]
+fn a_hundred_replacements_cost_no_reader_a_byte() {
+    if !is_long_run() {
+        return;
+    }
+    let mut served = mount_of_worker();
+    let longest = replaced_under_readers(&mut served, 100);
+    assert!(longest < Duration::from_secs(20), "a read took {longest:?}");
+    let mut served = up();
+    replaced_under_readers(&mut served, 30);
+}
+
+#[test]
+fn umount_ends_what_was_replaced_and_its_files_are_gone() {
+    for mut served in [mount_of_worker(), up()] {
+        replace(&mut served.mount);
+        served.tree.verify(&served.mount.root());
+        let (pid, pid_file) = (served.mount.pid(), served.mount.pid_file());
+        assert_eq!(fs::read_to_string(&pid_file).unwrap().trim(), pid.to_string());
+        assert!(served.mount.own_stats()["fuse"]["read_bytes"].as_u64() > Some(0));
+        let _ = served.mount.ask(&["umount"]).succeeded();
+        assert!(ended(pid) && !is_mounted(&served.mount.root()) && !pid_file.exists());
+    }
+}
+
+#[test]
+fn a_mount_that_no_process_serves_is_mounted_by_replace_as_ever() {
+    let bucket = Bucket::new();
+    let tree = tree_in(&bucket);
+    let mut mount = Setup::of(&bucket).prepare_up(&bucket.url());
+    let _ = mount.replace(&[]).succeeded();
+    tree.verify(&mount.root());
+    mount.kill();
+    let _ = mount.replace(&[]).succeeded();
+    tree.verify(&mount.root());
+}
+
+/// > A replacement waits for files that are open for writing, and is refused after `--timeout`; the mount is served all the while.
+#[test]
+fn a_file_that_is_open_for_writing_is_waited_for_and_named() {
+    let mut served = mount_of_worker();
+    let mount = &mut served.mount;
+    let path = mount.path("written");
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
+    file.write_all(b"first").unwrap();
+    let before = mount.pid();
+    mount.replace(&["--timeout", "1s"]).failed(6, &["/written", "--timeout"]);
+    assert!(!ended(before));
+    file.write_all(b" second").unwrap();
+    served.tree.verify(&mount.root());
+
+    // Closed while it is waited for.
+    std::thread::scope(|scope| {
+        let replaced = scope.spawn(|| replace(mount));
+        eventually("it is waited for", SOON, || {
+            let log = served_log(&path);
+            log.contains("waiting for files that are open for writing")
+        });
+        drop(file);
+        replaced.join().unwrap();
+    });
+    assert_eq!(fs::read_to_string(&path).unwrap(), "first second");
+    assert_eq!(served.bucket.object("written"), b"first second");
+}
+
+/// What the processes of the mount logged that `path` is right below.
+fn served_log(path: &Path) -> String {
+    let directory = path.parent().and_then(Path::parent).expect("a directory");
+    fs::read_to_string(directory.join("log")).unwrap_or_default()
+}
+
+#[test]
+fn options_that_a_mount_keeps_for_ever_are_compared_and_others_may_change() {
+    let mut served = mount_of_worker();
+    let mount = &mut served.mount;
+    let before = mount.pid();
+    mount.replace(&["--read-only"]).failed(2, &["--read-only is false, and would be true"]);
+    mount.replace(&["-o", "posix.file_mode=0600"]).failed(2, &["posix.file_mode is 0o644, and would be 0o600"]);
+    mount.replace(&["-o", "fuse.max_read=64KiB"]).failed(2, &["fuse.max_read"]);
+    assert!(!ended(before));
+    served.tree.verify(&mount.root());
+    let _ = mount.replace(&["-o", "fuse.threads=5", "-o", "fuse.spin=0"]).succeeded();
+    served.tree.verify(&mount.root());
+}
+
+#[test]
+fn what_is_served_over_rings_is_refused_by_name() {
+    let bucket = Bucket::new();
+    let tree = tree_in(&bucket);
+    let mut mount = Setup::of(&bucket).option("fuse.io=uring").prepare_up(&bucket.url());
+    let started = mount.start();
+    if started.code != Some(0) {
+        return skipped(&format!("FUSE over io_uring is not to be had: {}", started.text()));
+    }
+    mount.replace(&[]).failed(2, &["io_uring", "fuse.io=device"]);
+    tree.verify(&mount.root());
+}
+
+#[test]
+fn a_version_that_was_opened_stays_what_it_is_across_replacements() {
+    let mut served = mount_of_worker();
+    let mount = &mut served.mount;
+    let mut file = File::open(mount.path("file00")).unwrap();
+    let mut start = vec![0; 4096];
+    file.read_exact(&mut start).unwrap();
+    replace(mount);
+    let old = served.tree.file("file00").clone();
+    served.bucket.put("file00", served.tree.file("file01").data, old.size);
+    replace(mount);
+    // Whatever is not cached any more cannot be read; what can be is of the version that was opened.
+    let mut rest = Vec::new();
+    let read = file.read_to_end(&mut rest);
+    assert_eq!(old.data.first_difference(4096, &rest), None);
+    if let Err(error) = read {
+        // ESTALE, or EIO of a page.
+        assert!(matches!(error.raw_os_error(), Some(116 | 5)), "{error}");
+    }
+}
+
+#[test]
+fn another_user_does_not_get_to_the_socket_over_which_a_mount_is_taken_over() {
+    let served = mount_of_worker();
+    let directory = served.mount.pid_file().parent().expect("the run directory").join("private");
+    let is_socket = |path: &PathBuf| path.to_string_lossy().ends_with(".handover.sock");
+    let names = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let sockets: Vec<PathBuf> = names.filter(is_socket).collect();
+    assert!(!sockets.is_empty(), "{}", directory.display());
+    let tried = as_stranger(move || {
+        let connect = |socket: &PathBuf| UnixStream::connect(socket).err().map(|error| error.kind());
+        sockets.iter().map(connect).collect::<Vec<_>>()
+    });
+    let Some(tried) = tried else { return };
+    assert!(tried.iter().all(|refused| *refused == Some(ErrorKind::PermissionDenied)), "{tried:?}");
+}
