@@ -5,8 +5,8 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-all test-long test-rdma model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs deny bench peers \
-	simulate
+.PHONY: help setup build demo test test-all test-long test-rdma test-packages model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs \
+	deny bench peers packages simulate
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ test-long: setup ## What takes too long for `make test` or needs a machine that 
 
 test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches
 	@scripts/rdma-test.sh
+
+test-packages: packages ## Install, kill, upgrade under a reader and purge in a Debian of its own with systemd as process 1 (root, mmdebstrap)
+	@scripts/rootfs-test.sh
 
 model: ## Every order of threads in lock-free parts (loom), thousands in those with locks (shuttle)
 	@scripts/model.sh
@@ -70,6 +73,9 @@ deny:
 bench: setup ## Measure this machine, about an hour: the tables of docs/benchmarks/run.md (ARGS="--help" tells more)
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
 	"$(BINARIES)/forebay-bench" $(ARGS)
+
+packages: ## target/packages: the .deb and the .rpm
+	@scripts/packages.sh
 
 peers: ## Install the file systems that benchmarks compare with
 	@scripts/peers.sh

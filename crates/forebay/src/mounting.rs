@@ -12,6 +12,7 @@ use forebay_node::{MountSummary, NodeBuilder, mountpoint, state};
 use tracing::{info, warn};
 
 use crate::output::{self, JsonArg};
+use crate::service::Service;
 use crate::signals::{self, Signals};
 use crate::{daemon, logging};
 
@@ -93,6 +94,7 @@ fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
 /// When it cannot be mounted, or not be unmounted.
 pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
+    let service = Service::of_environment();
     let node = signals::start(&mut signals, node).await?;
     if let Some(summary) = node.mount().filter(|_| stay.background_child) {
         let told = daemon::ready(summary);
@@ -105,10 +107,13 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
     if let Some(page) = node.addresses().page.filter(|_| !stay.background_child) {
         output::say(&format!("web page {page}"));
     }
-    tokio::select! {
-        () = node.ended() => info!("unmounted from outside"),
-        signal = signals.next() => info!(signal, "unmounting"),
-    }
+    let end = async {
+        tokio::select! {
+            () = node.ended() => info!("unmounted from outside"),
+            signal = signals.next() => info!(signal, "unmounting"),
+        }
+    };
+    service.follow(&node, end).await;
     let at_once = node.at_once();
     let mut ending = std::pin::pin!(node.shutdown());
     loop {
