@@ -5,8 +5,8 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-all test-long test-rdma test-packages model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs \
-	deny bench peers packages simulate
+.PHONY: help setup build demo test test-all test-long test-rdma test-packages test-image model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs \
+	deny bench peers packages image simulate
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual m
 
 test-packages: packages ## Install, kill, upgrade under a reader and purge in a Debian of its own with systemd as process 1 (root, mmdebstrap)
 	@scripts/rootfs-test.sh
+
+test-image: image ## Run the image without rights, and a mount of it that the host sees (root, podman)
+	@scripts/image-test.sh
 
 model: ## Every order of threads in lock-free parts (loom), thousands in those with locks (shuttle)
 	@scripts/model.sh
@@ -76,6 +79,9 @@ bench: setup ## Measure this machine, about an hour: the tables of docs/benchmar
 
 packages: ## target/packages: the .deb and the .rpm
 	@scripts/packages.sh
+
+image: ## target/image: the container image, as a file for sites without a registry (buildah, mmdebstrap)
+	@scripts/image.sh
 
 peers: ## Install the file systems that benchmarks compare with
 	@scripts/peers.sh

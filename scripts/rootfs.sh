@@ -1,19 +1,12 @@
 # Sourced by scripts/rootfs-test.sh: a Debian of its own with systemd as process 1, in namespaces, without a network. It needs
 # root, `mmdebstrap` and the package sources of this machine.
 
-rootfs_suite=${FOREBAY_ROOTFS_SUITE:-bookworm}
+# shellcheck source=scripts/sources.sh
+source scripts/sources.sh
+
+rootfs_suite=${FOREBAY_ROOTFS_SUITE:-$(own_suite)}
 rootfs_cache=${FOREBAY_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay}/rootfs
 rootfs_packages=systemd,systemd-sysv,dbus,fuse3,ca-certificates,mount,procps,man-db
-
-# The package sources of this machine, whatever their form.
-rootfs_sources() {
-    local found=(/etc/apt/sources.list.d/*.sources)
-    if [[ -e ${found[0]} ]]; then
-        cat "${found[@]}"
-    else
-        cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null || true
-    fi
-}
 
 # rootfs_make DIRECTORY: a fresh system there. The first one is made, which takes minutes; others are copies of it.
 rootfs_make() {
@@ -21,7 +14,7 @@ rootfs_make() {
     if [[ ! -s $tar ]]; then
         echo "rootfs: making a Debian $rootfs_suite in $rootfs_cache, about two minutes" >&2
         mkdir -p "$rootfs_cache"
-        rootfs_sources | mmdebstrap --quiet --variant=minbase --include="$rootfs_packages" "$rootfs_suite" "${tar%.tar}.new.tar" - >&2
+        package_sources "$rootfs_suite" | mmdebstrap --quiet --variant=minbase --include="$rootfs_packages" "$rootfs_suite" "${tar%.tar}.new.tar" - >&2
         mv "${tar%.tar}.new.tar" "$tar"
     fi
     mkdir -p "$1"
