@@ -19,7 +19,7 @@ is_trial=${FOREBAY_RELEASE_TRIAL:-}
 if [[ -z $is_trial ]]; then
     [[ -z $(git status --porcelain) ]] || { echo "release: something is not committed (git status)" >&2; exit 1; }
     [[ $(git tag --points-at HEAD) == *"v$version"* ]] || { echo "release: HEAD is not the tag v$version" >&2; exit 1; }
-    grep -q "^## $version " CHANGELOG.md || { echo "release: CHANGELOG.md has no section on $version" >&2; exit 1; }
+    grep -qE "^## ${version//./\\.}( |,|\$)" CHANGELOG.md || { echo "release: CHANGELOG.md has no section on $version" >&2; exit 1; }
     [[ -r $key ]] || { echo "release: FOREBAY_RELEASE_KEY names no key that can be read" >&2; exit 1; }
 fi
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
@@ -59,7 +59,7 @@ done
 echo "release: the same bytes, built twice"
 
 # The section of the changelog.
-heading=$([[ -n $is_trial ]] && echo Unreleased || echo "$version ")
+heading=$([[ -n $is_trial ]] && echo Unreleased || echo "$version")
 awk -v heading="## $heading" 'index($0, "## ") == 1 { on = index($0, heading) == 1; next } on' CHANGELOG.md >"$files/NOTES.md"
 
 cd "$files"
