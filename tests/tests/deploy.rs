@@ -1,5 +1,5 @@
-//! What is in `deploy/` fits the program: its versions, its keys, its files. What takes a system, a container or helm is tried by
-//! `make test-packages`, `test-image` and `test-helm`.
+//! What is in `deploy/` fits the program: its versions, its keys, its files. What takes a system, a container or helm is
+//! tried by `make test-packages`, `test-image` and `test-helm`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //! * `toml worker`, `properties worker` and so on: a file, whose name is in its first line.
 //! * `sh soft-roce …`: run by `scripts/rdma-guide.sh`, in the virtual machine of `make test-rdma`.
 //! * `sh hardware`: needs a real fabric. Here it is only checked that `forebay …` are commands (`crates/forebay/src/cli.rs`).
-//! * `sh packages`, `toml packages`, `ini packages`: run by `scripts/rootfs-test.sh`, in a Debian with systemd as process 1, after
-//!   `make packages`. Here they are only parsed.
+//! * `sh packages`, `toml packages`, `ini packages`: run by `scripts/rootfs-test.sh`, in a Debian with systemd as
+//!   process 1, after `make packages`. Here they are only parsed.
 //! * `sh kubernetes`, `yaml`, `toml kubernetes`: need a Kubernetes. Here they are only parsed, and names in them compared
 //!   with what Forebay takes. `cert_manager.rs` has certificates issued for them.
 //!

@@ -75,8 +75,8 @@ pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<String>, FileError> {
         return Err(FileError::Owner { path: path.to_owned(), owner, user });
     }
     let mode = metadata.mode() & 0o7777;
-    // As PostgreSQL's library has it: what root gave a group to read is in order, whoever reads it. So are volumes of Kubernetes with
-    // `fsGroup`, and a key that mounts of root's and a worker with a user of its own have in common.
+    // As PostgreSQL's library has it: what root gave a group to read is in order, whoever reads it. Volumes of
+    // Kubernetes with `fsGroup` are so, and a key that mounts of root's and a worker with a user of its own share.
     let others = if owner == 0 { 0o037 } else { 0o077 };
     if mode & others != 0 {
         return Err(FileError::Open { path: path.to_owned(), mode });

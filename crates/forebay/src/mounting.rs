@@ -113,7 +113,8 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
             signal = signals.next() => info!(signal, "unmounting"),
         }
     };
-    service.follow(&node, end).await;
+    // It answers already.
+    service.follow(std::future::ready(()), end).await;
     let at_once = node.at_once();
     let mut ending = std::pin::pin!(node.shutdown());
     loop {

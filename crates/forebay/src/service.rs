@@ -16,7 +16,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_node::Node;
 use tokio::time::MissedTickBehavior;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
@@ -32,7 +31,7 @@ const TELL_WITHIN: Duration = Duration::from_secs(1);
 
 /// The service manager that started this process, if one did.
 pub(crate) struct Service {
-    manager: Option<Arc<Manager>>,
+    socket: Option<Arc<NotifySocket>>,
     _alive: Option<AbortOnDropHandle<()>>,
 }
 
@@ -45,27 +44,28 @@ impl Service {
     }
 
     fn new(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
-        let manager = socket.and_then(|socket| match Manager::at(socket) {
-            Ok(manager) => Some(Arc::new(manager)),
+        let socket = socket.and_then(|address| match NotifySocket::at(address) {
+            Ok(socket) => Some(Arc::new(socket)),
             Err(error) => {
-                warn!(?socket, %error, "the service manager hears nothing of this process: it cannot use {SOCKET}");
+                warn!(?address, %error, "the service manager hears nothing of this process: it cannot use {SOCKET}");
                 None
             }
         });
-        let alive = manager.as_ref().zip(watchdog).map(|(manager, period)| {
-            AbortOnDropHandle::new(tokio::spawn(say_that_we_live(Arc::clone(manager), period)))
-        });
-        Self { manager, _alive: alive }
+        let alive = socket
+            .as_ref()
+            .zip(watchdog)
+            .map(|(socket, period)| AbortOnDropHandle::new(tokio::spawn(say_that_we_live(Arc::clone(socket), period))));
+        Self { socket, _alive: alive }
     }
 
-    /// Tells how it stands with `node`, which has started, until it is to `end`; what that gives. The caller ends the
-    /// node.
-    pub(crate) async fn follow<T>(&self, node: &Node, end: impl Future<Output = T>) -> T {
+    /// Tells that this process is ready once `ready` is, and that it ends once `end` is. What `end` gives; the caller
+    /// ends what runs.
+    pub(crate) async fn follow<T>(&self, ready: impl Future<Output = ()>, end: impl Future<Output = T>) -> T {
         let mut end = std::pin::pin!(end);
         self.tell("STATUS=Started; waits for the cluster's state");
         let ended = tokio::select! {
             ended = &mut end => ended,
-            () = node.ready() => {
+            () = ready => {
                 self.tell("READY=1\nSTATUS=Serving");
                 end.await
             }
@@ -75,19 +75,19 @@ impl Service {
     }
 
     fn tell(&self, lines: &str) {
-        if let Some(manager) = &self.manager {
-            manager.tell(lines);
+        if let Some(socket) = &self.socket {
+            socket.tell(lines);
         }
     }
 }
 
 /// Twice in each period: one message may come late.
-async fn say_that_we_live(manager: Arc<Manager>, period: Duration) {
+async fn say_that_we_live(socket: Arc<NotifySocket>, period: Duration) {
     let mut ticks = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        manager.tell("WATCHDOG=1");
+        socket.tell("WATCHDOG=1");
     }
 }
 
@@ -98,13 +98,13 @@ fn watchdog(microseconds: Option<&OsStr>, process: Option<&OsStr>, own: u32) -> 
     (is_ours && period > 0).then(|| Duration::from_micros(period))
 }
 
-/// The socket of the service manager.
-struct Manager {
+/// Where the service manager listens, and what it is told through.
+struct NotifySocket {
     socket: UnixDatagram,
     address: SocketAddr,
 }
 
-impl Manager {
+impl NotifySocket {
     /// # Errors
     /// When `address` is none of a Unix socket, or there can be no socket.
     fn at(address: &OsStr) -> io::Result<Self> {
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn what_is_no_unix_socket_is_refused() {
-        assert!(Manager::at(OsStr::new("vsock:2:1")).is_err());
-        assert!(Manager::at(OsStr::new("")).is_err());
+        assert!(NotifySocket::at(OsStr::new("vsock:2:1")).is_err());
+        assert!(NotifySocket::at(OsStr::new("")).is_err());
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let at_name = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         for (socket, address) in [(at_path, path.into_os_string()), (at_name, format!("@{name}").into())] {
             socket.set_read_timeout(Some(SOON)).unwrap();
-            Manager::at(&address).unwrap().tell("READY=1\nSTATUS=Serving");
+            NotifySocket::at(&address).unwrap().tell("READY=1\nSTATUS=Serving");
             assert_eq!(received(&socket), "READY=1\nSTATUS=Serving", "{address:?}");
         }
     }

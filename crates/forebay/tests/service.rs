@@ -8,13 +8,13 @@ use std::process::Command;
 use rustix::process::Signal;
 use support::{Fixture, PATIENCE, eventually, forebay, is_mounted, signal};
 
-/// Where the processes of a fixture say how they stand.
-struct Manager {
+/// Where a process says how it stands.
+struct Listener {
     socket: UnixDatagram,
     heard: Vec<String>,
 }
 
-impl Manager {
+impl Listener {
     /// Has `command` tell it, and say every 100 ms that it lives.
     fn of(fixture: &Fixture, command: &mut Command) -> Self {
         let path = fixture.path("notify");
@@ -38,7 +38,7 @@ impl Manager {
     }
 }
 
-impl std::fmt::Debug for Manager {
+impl std::fmt::Debug for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.heard.fmt(f)
     }
@@ -51,13 +51,13 @@ fn a_worker_says_that_it_is_ready_that_it_lives_and_that_it_ends() {
     command.arg("worker").arg("-o").arg(format!("mounts=/=file://{}", fixture.source().display()));
     command.args(["-o", "worker.rpc.bind.host=127.0.0.1", "-o", "worker.rpc.port=0"]);
     command.args(["-o", "worker.memory.size=64MiB"]);
-    let mut manager = Manager::of(&fixture, &mut command);
+    let mut listener = Listener::of(&fixture, &mut command);
     let worker = fixture.spawn(command);
-    manager.hears("READY=1");
-    manager.hears("WATCHDOG=1");
-    assert!(!manager.has_heard("STOPPING=1"), "{manager:?}");
+    listener.hears("READY=1");
+    listener.hears("WATCHDOG=1");
+    assert!(!listener.has_heard("STOPPING=1"), "{listener:?}");
     signal(fixture.child_pid(worker), Signal::TERM);
-    manager.hears("STOPPING=1");
+    listener.hears("STOPPING=1");
     assert!(fixture.wait(worker).success());
 }
 
@@ -67,12 +67,12 @@ fn a_mount_is_ready_when_it_answers_and_no_sooner() {
     let mut command = forebay();
     command.arg("up").arg(fixture.source()).arg(fixture.mountpoint()).args(["--memory", "64MiB", "--foreground"]);
     command.args(["-o", &fixture.log_setting(), "-o", &fixture.staging_setting()]);
-    let mut manager = Manager::of(&fixture, &mut command);
+    let mut listener = Listener::of(&fixture, &mut command);
     let mount = fixture.spawn(command);
-    manager.hears("READY=1");
+    listener.hears("READY=1");
     fixture.assert_mounted_files_are_right();
     signal(fixture.child_pid(mount), Signal::TERM);
-    manager.hears("STOPPING=1");
+    listener.hears("STOPPING=1");
     assert!(fixture.wait(mount).success());
     eventually("the mount is gone", || !is_mounted(&fixture.mountpoint()));
 }
@@ -84,12 +84,12 @@ fn a_worker_that_waits_for_its_cluster_is_not_ready() {
     // Nobody listens there.
     command.args(["worker", "--etcd", "http://127.0.0.1:1", "-o", "worker.memory.size=64MiB"]);
     command.args(["-o", "worker.rpc.bind.host=127.0.0.1", "-o", "worker.rpc.port=0", "-o", "worker.web.port=0"]);
-    let mut manager = Manager::of(&fixture, &mut command);
+    let mut listener = Listener::of(&fixture, &mut command);
     let worker = fixture.spawn(command);
-    manager.hears("STATUS=Started; waits for the cluster's state");
-    manager.hears("WATCHDOG=1");
+    listener.hears("STATUS=Started; waits for the cluster's state");
+    listener.hears("WATCHDOG=1");
     signal(fixture.child_pid(worker), Signal::TERM);
-    manager.hears("STOPPING=1");
-    assert!(!manager.has_heard("READY=1"), "{manager:?}");
+    listener.hears("STOPPING=1");
+    assert!(!listener.has_heard("READY=1"), "{listener:?}");
     assert!(fixture.wait(worker).success());
 }

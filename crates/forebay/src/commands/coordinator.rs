@@ -44,7 +44,7 @@ async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
     if let Some(address) = node.addresses().coordinator {
         output::say(&format!("coordinator listening on {address}"));
     }
-    let signal = service.follow(&node, signals.next()).await;
+    let signal = service.follow(node.ready(), signals.next()).await;
     info!(signal, "ending");
     tokio::select! {
         ended = node.shutdown() => {

@@ -50,7 +50,7 @@ async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
     for address in node.addresses().worker {
         output::say(&format!("worker listening on {address}"));
     }
-    let signal = service.follow(&node, signals.next()).await;
+    let signal = service.follow(node.ready(), signals.next()).await;
     info!(signal, "ending");
     tokio::select! {
         ended = node.shutdown() => {
