@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/tools.sh
 source scripts/tools.sh
 
-need cargo-auditable 0.7.1 "lists in the program what it was built from"
+need cargo-auditable 0.7.7 "lists in the program what it was built from"
 
 CARGO_TARGET_DIR=$(realpath -m "${1:-target/dist}")
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)

@@ -120,7 +120,7 @@ it_is_installed_and_starts_nothing() {
     rootfs_run test -x /usr/sbin/mount.forebay
     for page in forebay.1 forebay-fs-location.1; do rootfs_run test -s "/usr/share/man/man1/$page.gz"; done
     rootfs_run test -s /usr/share/doc/forebay/copyright
-    rootfs_run systemd-analyze verify /usr/lib/systemd/system/forebay-*.service
+    rootfs_run sh -c 'systemd-analyze verify /usr/lib/systemd/system/forebay-*.service'
 }
 
 a_worker_without_a_mode_of_security_says_so_and_is_not_tried_again() {
