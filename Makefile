@@ -5,8 +5,8 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-all test-long test-rdma model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs deny bench peers \
-	simulate wheel
+.PHONY: help setup build demo test test-all test-long test-rdma test-packages test-image test-helm test-release model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs \
+	deny bench peers packages image release simulate wheel
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,18 @@ test-long: setup ## What takes too long for `make test` or needs a machine that 
 
 test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches
 	@scripts/rdma-test.sh
+
+test-packages: packages ## Install, kill, upgrade under a reader and purge in a Debian of its own with systemd as process 1 (root, mmdebstrap)
+	@scripts/rootfs-test.sh
+
+test-image: image ## Run the image without rights, and a mount of it that the host sees (root, podman)
+	@scripts/image-test.sh
+
+test-helm: ## The chart: lint, what it renders, schemas, what it refuses; builds helm from Go modules once (FOREBAY_BLESS=1 renews what is expected)
+	@scripts/helm.sh test
+
+test-release: ## Each file of `make release`, installed: signature, packages, image, chart
+	@scripts/release-test.sh
 
 model: ## Every order of threads in lock-free parts (loom), thousands in those with locks (shuttle)
 	@scripts/model.sh
@@ -73,6 +85,15 @@ deny:
 bench: setup ## Measure this machine, about an hour: the tables of docs/benchmarks/run.md (ARGS="--help" tells more)
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
 	"$(BINARIES)/forebay-bench" $(ARGS)
+
+packages: ## target/packages: the .deb and the .rpm
+	@scripts/packages.sh
+
+image: ## target/image: the container image, as a file for sites without a registry (buildah, mmdebstrap)
+	@scripts/image.sh
+
+release: ## target/release-files: packages, image, chart, list of parts, checksums; built twice, and signed (docs/RELEASING.md)
+	@scripts/release.sh
 
 peers: ## Install the file systems that benchmarks compare with
 	@scripts/peers.sh

@@ -8,6 +8,8 @@
 //! * `toml worker`, `properties worker` and so on: a file, whose name is in its first line.
 //! * `sh soft-roce …`: run by `scripts/rdma-guide.sh`, in the virtual machine of `make test-rdma`.
 //! * `sh hardware`: needs a real fabric. Here it is only checked that `forebay …` are commands (`crates/forebay/src/cli.rs`).
+//! * `sh packages`, `toml packages`, `ini packages`: run by `scripts/rootfs-test.sh`, in a Debian with systemd as
+//!   process 1, after `make packages`. Here they are only parsed.
 //! * `sh kubernetes`, `yaml`, `toml kubernetes`: need a Kubernetes. Here they are only parsed, and names in them compared
 //!   with what Forebay takes. `cert_manager.rs` has certificates issued for them.
 //!
@@ -90,7 +92,7 @@ impl Block {
 
     /// The host that it is for, if it is for one of this test's.
     fn host(&self) -> Option<&'static str> {
-        let elsewhere = ["hardware", "soft-roce", "kubernetes"].into_iter().any(|place| self.is(place));
+        let elsewhere = ["hardware", "soft-roce", "kubernetes", "packages"].into_iter().any(|place| self.is(place));
         HOSTS.into_iter().find(|host| self.is(host) && !elsewhere)
     }
 }
@@ -385,7 +387,7 @@ fn every_block_of_the_guides_says_where_it_is_run() {
         for block in sections(&page).iter().flatten() {
             let first = block.kind[0].as_str();
             assert!(["sh", "text", "toml", "properties", "ini", "yaml"].contains(&first), "{guide}: {block:?}");
-            let is_elsewhere = block.is("hardware") || block.is("kubernetes");
+            let is_elsewhere = ["hardware", "kubernetes", "packages"].into_iter().any(|place| block.is(place));
             let is_run = is_elsewhere || HOSTS.iter().any(|host| block.is(host));
             assert!(is_run || matches!(first, "text" | "ini" | "yaml"), "{guide}: {block:?}");
             assert!(!block.is("server") || block.lines.len() == 1, "{guide}: {block:?}");

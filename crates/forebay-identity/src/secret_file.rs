@@ -75,8 +75,9 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, FileError> {
         return Err(FileError::Owner { path: path.to_owned(), owner, user });
     }
     let mode = metadata.mode() & 0o7777;
-    // As PostgreSQL has it: what root gave a group of ours to read (a volume of Kubernetes with `fsGroup`) is in order.
-    let others = if owner == 0 && user != 0 { 0o037 } else { 0o077 };
+    // As PostgreSQL's library has it: what root gave a group to read is in order, whoever reads it. Volumes of
+    // Kubernetes with `fsGroup` are so, and a key that mounts of root's and a worker with a user of its own share.
+    let others = if owner == 0 { 0o037 } else { 0o077 };
     if mode & others != 0 {
         return Err(FileError::Open { path: path.to_owned(), mode });
     }
@@ -123,13 +124,14 @@ mod tests {
 
     #[test]
     fn a_secret_that_others_may_open_is_refused() {
-        for mode in [0o644, 0o640, 0o604, 0o620, 0o610] {
+        let by_root = rustix::process::geteuid().is_root();
+        for mode in [0o644, 0o604, 0o620, 0o610, 0o660].into_iter().chain((!by_root).then_some(0o640)) {
             let (_directory, path) = file(mode);
             let refused = read_secret(&path).unwrap_err().to_string();
             assert!(refused.contains(&format!("{mode:04o}")) && refused.contains("chmod 600"), "{refused}");
             assert_eq!(read_public(&path).unwrap(), "a secret");
         }
-        for mode in [0o600, 0o400] {
+        for mode in [0o600, 0o400].into_iter().chain(by_root.then_some(0o640)) {
             let (_directory, path) = file(mode);
             assert_eq!(read_secret(&path).unwrap().as_str(), "a secret");
         }

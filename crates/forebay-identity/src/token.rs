@@ -267,7 +267,7 @@ mod tests {
             LiveTokens::open(vec![TokenFile { path: path.clone(), role: Role::Admin }]).map(drop)
         };
         assert!(open(&token, 0o600).is_ok());
-        for mode in [0o644, 0o640, 0o604] {
+        for mode in [0o644, 0o660, 0o604] {
             let refused = open(&token, mode).unwrap_err().to_string();
             assert!(refused.contains("chmod 600") && !refused.contains(&**token), "{refused}");
         }

@@ -3,8 +3,8 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, mount, mounts, policy, profile, s3,
-    stats, umount, up, version, worker,
+    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, man, mount, mount_helper, mounts,
+    policy, profile, s3, stats, umount, up, version, worker,
 };
 use crate::exit;
 
@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     Version(version::Args),
     Completions(completions::Args),
+    MountHelper(mount_helper::Args),
+    Man(man::Args),
 }
 
 impl Command {
@@ -93,6 +95,8 @@ impl Command {
             Self::Doctor(args) => doctor::run(&args),
             Self::Version(args) => version::run(args),
             Self::Completions(args) => completions::run(&args, &mut Cli::command()),
+            Self::MountHelper(args) => mount_helper::run(&args),
+            Self::Man(args) => man::run(&args, Cli::command()),
         }
     }
 }
@@ -149,5 +153,22 @@ mod tests {
             }
         }
         assert!(seen >= 5, "the documentation shows only {seen} commands");
+    }
+
+    #[test]
+    fn every_command_of_the_units_is_one_that_we_take() {
+        let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/packages/systemd");
+        let mut seen = 0;
+        for unit in std::fs::read_dir(units).unwrap().map(|entry| entry.unwrap().path()) {
+            let text = std::fs::read_to_string(&unit).unwrap();
+            for line in text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/bin/forebay ")) {
+                let line = line.replace("%f", "/mnt/data").replace("${ORIGIN}", "s3://bucket/prefix");
+                let words = std::iter::once("forebay").chain(line.split(' '));
+                let parsed = super::Cli::try_parse_from(words);
+                assert!(parsed.is_ok(), "{}: {line}: {}", unit.display(), parsed.unwrap_err());
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 4, "a worker, a coordinator, a mount and `up`");
     }
 }

@@ -1,5 +1,6 @@
-//! The one binary: commands, and what they print. What they run is a node of `forebay-node`. `cli.rs` has the tree of commands,
-//! `commands/` a file for each; `mounting.rs` and `daemon.rs` keep a process that mounts; `exit.rs` says how it ended.
+//! The one binary: commands, and what they print. What they run is a node of `forebay-node`. `cli.rs` has the tree of
+//! commands, `commands/` a file for each; `mounting.rs` and `daemon.rs` keep a process that mounts; `service.rs`
+//! tells systemd how it stands, `exit.rs` whoever called how it ended.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -14,6 +15,7 @@ mod logging;
 mod mounting;
 mod output;
 mod runtime;
+mod service;
 mod signals;
 
 use std::process::ExitCode;

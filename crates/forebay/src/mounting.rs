@@ -13,6 +13,7 @@ use forebay_node::{MountSummary, NodeBuilder, mountpoint, state};
 use tracing::{info, warn};
 
 use crate::output::{self, JsonArg};
+use crate::service::Service;
 use crate::signals::{self, Signals};
 use crate::{daemon, logging};
 
@@ -115,6 +116,7 @@ fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
 /// When it cannot be mounted, or not be unmounted.
 pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
+    let service = Service::of_environment();
     let node = signals::start(&mut signals, node).await?;
     if let Some(summary) = node.mount().filter(|_| stay.background_child) {
         let told = daemon::ready(summary);
@@ -130,13 +132,17 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
     if let Some(address) = node.addresses().s3.filter(|_| !stay.background_child) {
         output::say(&format!("S3 endpoint listening on {address}"));
     }
-    tokio::select! {
-        () = node.ended() => match node.is_handed_over() {
-            true => info!("another process serves the mount"),
-            false => info!("unmounted from outside"),
-        },
-        signal = signals.next() => info!(signal, "unmounting"),
-    }
+    let end = async {
+        tokio::select! {
+            () = node.ended() => match node.is_handed_over() {
+                true => info!("another process serves the mount"),
+                false => info!("unmounted from outside"),
+            },
+            signal = signals.next() => info!(signal, "unmounting"),
+        }
+    };
+    // It answers already.
+    service.follow(std::future::ready(()), end).await;
     let at_once = node.at_once();
     let mut ending = std::pin::pin!(node.shutdown());
     loop {

@@ -173,6 +173,20 @@ fn shells_get_completions() {
 }
 
 #[test]
+fn every_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().unwrap();
+    succeed(["man".as_ref(), directory.path().as_os_str()]);
+    let page = |command: &[String]| {
+        let words: Vec<&str> = std::iter::once("forebay").chain(command.iter().map(String::as_str)).collect();
+        std::fs::read_to_string(directory.path().join(format!("{}.1", words.join("-")))).unwrap_or_default()
+    };
+    for command in commands() {
+        assert!(page(&command).contains(".SH NAME"), "{command:?}");
+    }
+    assert_eq!(page(&["mount-helper".to_owned()]), "", "what packages call is no command for people");
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut child = forebay()
         .args(["conf", "show", "--json"])

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::path::Path;
+
 use support::{forebay, ran, run, succeed};
 
 fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
@@ -70,4 +72,19 @@ fn import_prints_a_configuration_that_is_accepted_and_lists_what_it_does_not_kno
     assert!(succeed(["conf", "show", "--changed", "--config", &imported]).contains("worker.rpc.port"));
     let strict = run(["conf", "import", "--strict", &properties]);
     assert_eq!(strict.code, 2, "{strict:?}");
+}
+
+/// As it is installed, and with what it shows.
+#[test]
+fn the_configuration_of_the_packages_is_one() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/packages/forebay.toml");
+    succeed(["conf".as_ref(), "check".as_ref(), file.as_os_str()]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let is_key = |line: &str| line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
+    let shown: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| is_key(line)).collect();
+    assert!(shown.len() >= 6, "{shown:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let all = directory.path().join("forebay.toml");
+    std::fs::write(&all, shown.join("\n")).unwrap();
+    succeed(["conf".as_ref(), "check".as_ref(), all.as_os_str()]);
 }

@@ -4,6 +4,7 @@ use forebay_node::{Node, NodeBuilder};
 use tracing::{info, warn};
 
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg};
+use crate::service::Service;
 use crate::signals::{self, Signals};
 use crate::{logging, output, runtime};
 
@@ -80,11 +81,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
+    let service = Service::of_environment();
     let node = signals::start(&mut signals, node).await?;
     if let Some(address) = node.addresses().s3 {
         output::say(&format!("S3 endpoint listening on {address}"));
     }
-    let signal = signals.next().await;
+    let signal = service.follow(node.ready(), signals.next()).await;
     info!(signal, "ending");
     tokio::select! {
         ended = node.shutdown() => {

@@ -4,6 +4,7 @@ use forebay_node::{Node, NodeBuilder};
 use tracing::{info, warn};
 
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ServeArgs};
+use crate::service::Service;
 use crate::signals::{self, Signals};
 use crate::{logging, output, runtime};
 
@@ -44,6 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
+    let service = Service::of_environment();
     let node = signals::start(&mut signals, node).await?;
     for address in node.addresses().worker {
         output::say(&format!("worker listening on {address}"));
@@ -51,7 +53,7 @@ async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
     if let Some(address) = node.addresses().s3 {
         output::say(&format!("S3 endpoint listening on {address}"));
     }
-    let signal = signals.next().await;
+    let signal = service.follow(node.ready(), signals.next()).await;
     info!(signal, "ending");
     tokio::select! {
         ended = node.shutdown() => {

@@ -1,0 +1,189 @@
+//! What the service manager hears of this process (`sd_notify(3)`): that it is ready, that it is alive, that it ends.
+//!
+//! systemd names a socket in `NOTIFY_SOCKET`, and takes lines there. A worker is ready when it listens and, in a
+//! cluster, is registered; a mount when it answers; a coordinator when one of them leads. Until then its unit is
+//! "activating" and says what it waits for, so what is ordered after it finds something to read. With `WatchdogSec=`
+//! the process also says again and again that it is alive: a task of the runtime does, so a runtime that schedules
+//! nothing any more is killed and started again. How long an origin or a worker takes has no part in that. Without a
+//! service manager nothing is sent.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::warn;
+
+/// Where the service manager listens.
+const SOCKET: &str = "NOTIFY_SOCKET";
+/// How long it waits for a sign of life, in microseconds.
+const WATCHDOG: &str = "WATCHDOG_USEC";
+/// Whose signs of life it waits for.
+const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
+/// A manager that takes nothing for this long has more to do than to hear of us.
+const TELL_WITHIN: Duration = Duration::from_secs(1);
+
+/// The service manager that started this process, if one did.
+pub(crate) struct Service {
+    socket: Option<Arc<NotifySocket>>,
+    _alive: Option<AbortOnDropHandle<()>>,
+}
+
+impl Service {
+    /// The one that the environment names. From now on it hears that this process is alive. To be called in a runtime.
+    pub(crate) fn of_environment() -> Self {
+        let variable = std::env::var_os;
+        let period = watchdog(variable(WATCHDOG).as_deref(), variable(WATCHDOG_PROCESS).as_deref(), std::process::id());
+        Self::new(variable(SOCKET).as_deref(), period)
+    }
+
+    fn new(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
+        let socket = socket.and_then(|address| match NotifySocket::at(address) {
+            Ok(socket) => Some(Arc::new(socket)),
+            Err(error) => {
+                warn!(?address, %error, "the service manager hears nothing of this process: it cannot use {SOCKET}");
+                None
+            }
+        });
+        let alive = socket
+            .as_ref()
+            .zip(watchdog)
+            .map(|(socket, period)| AbortOnDropHandle::new(tokio::spawn(say_that_we_live(Arc::clone(socket), period))));
+        Self { socket, _alive: alive }
+    }
+
+    /// Tells that this process is ready once `ready` is, and that it ends once `end` is. What `end` gives; the caller
+    /// ends what runs.
+    pub(crate) async fn follow<T>(&self, ready: impl Future<Output = ()>, end: impl Future<Output = T>) -> T {
+        let mut end = std::pin::pin!(end);
+        self.tell("STATUS=Started; waits for the cluster's state");
+        let ended = tokio::select! {
+            ended = &mut end => ended,
+            () = ready => {
+                self.tell("READY=1\nSTATUS=Serving");
+                end.await
+            }
+        };
+        self.tell("STOPPING=1\nSTATUS=Ending");
+        ended
+    }
+
+    fn tell(&self, lines: &str) {
+        if let Some(socket) = &self.socket {
+            socket.tell(lines);
+        }
+    }
+}
+
+/// Twice in each period: one message may come late.
+async fn say_that_we_live(socket: Arc<NotifySocket>, period: Duration) {
+    let mut ticks = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        socket.tell("WATCHDOG=1");
+    }
+}
+
+/// How long the manager waits for a sign of life of this process, `own`.
+fn watchdog(microseconds: Option<&OsStr>, process: Option<&OsStr>, own: u32) -> Option<Duration> {
+    let is_ours = process.is_none_or(|process| process.to_str().and_then(|id| id.parse::<u32>().ok()) == Some(own));
+    let period = microseconds?.to_str()?.parse::<u64>().ok()?;
+    (is_ours && period > 0).then(|| Duration::from_micros(period))
+}
+
+/// Where the service manager listens, and what it is told through.
+struct NotifySocket {
+    socket: UnixDatagram,
+    address: SocketAddr,
+}
+
+impl NotifySocket {
+    /// # Errors
+    /// When `address` is none of a Unix socket, or there can be no socket.
+    fn at(address: &OsStr) -> io::Result<Self> {
+        let address = match address.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+            [b'/', ..] => SocketAddr::from_pathname(Path::new(address))?,
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a path nor an abstract name")),
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(TELL_WITHIN))?;
+        Ok(Self { socket, address })
+    }
+
+    /// Connects to nothing: a manager that was started anew listens at the same address.
+    fn tell(&self, lines: &str) {
+        if let Err(error) = self.socket.send_to_addr(lines.as_bytes(), &self.address) {
+            warn!(%error, lines, "the service manager does not take what it is told");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    fn received(socket: &UnixDatagram) -> String {
+        let mut bytes = [0; 256];
+        let length = socket.recv(&mut bytes).expect("a message in time");
+        String::from_utf8(bytes[..length].to_vec()).expect("text")
+    }
+
+    #[test]
+    fn signs_of_life_are_asked_of_the_process_that_is_named() {
+        let text = |text| Some(OsStr::new(text));
+        assert_eq!(watchdog(text("30000000"), text("7"), 7), Some(Duration::from_secs(30)));
+        assert_eq!(watchdog(text("30000000"), None, 7), Some(Duration::from_secs(30)));
+        assert_eq!(watchdog(text("30000000"), text("8"), 7), None, "a child inherits the variables");
+        for nonsense in [None, text(""), text("0"), text("soon")] {
+            assert_eq!(watchdog(nonsense, None, 7), None, "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_unix_socket_is_refused() {
+        assert!(NotifySocket::at(OsStr::new("vsock:2:1")).is_err());
+        assert!(NotifySocket::at(OsStr::new("")).is_err());
+    }
+
+    #[test]
+    fn a_manager_at_an_abstract_name_is_told_what_one_at_a_path_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let name = format!("forebay-test-{}", std::process::id());
+        let at_path = UnixDatagram::bind(&path).unwrap();
+        let at_name = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        for (socket, address) in [(at_path, path.into_os_string()), (at_name, format!("@{name}").into())] {
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            NotifySocket::at(&address).unwrap().tell("READY=1\nSTATUS=Serving");
+            assert_eq!(received(&socket), "READY=1\nSTATUS=Serving", "{address:?}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn signs_of_life_go_on_until_the_service_is_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        let service = Service::new(Some(path.as_os_str()), Some(Duration::from_millis(20)));
+        let listening = tokio::task::spawn_blocking(move || [received(&socket), received(&socket)]);
+        assert_eq!(listening.await.unwrap(), ["WATCHDOG=1", "WATCHDOG=1"]);
+        drop(service);
+    }
+
+    #[tokio::test]
+    async fn without_a_manager_nothing_is_told() {
+        Service::new(None, Some(Duration::from_millis(1))).tell("READY=1");
+        Service::new(Some(OsStr::new("nowhere")), None).tell("READY=1");
+    }
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds what tests of Kubernetes need, from Go modules, into a directory of the user's cache: helm and kubeconform, and the
+# schemas of Kubernetes' own objects. Prints that directory. Minutes the first time, nothing later. Needs Go.
+#
+#     scripts/k8s-tools.sh [helm|kubeconform|schemas ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+at=${FOREBAY_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay}/k8s
+kubernetes=v1.36.3
+declare -A modules=(
+    [helm]=helm.sh/helm/v4/cmd/helm@v4.3.1
+    [kubeconform]=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+)
+
+if ! command -v go >/dev/null 2>&1; then
+    echo "k8s-tools: Go is missing: helm and kubeconform are built from their modules" >&2
+    exit 1
+fi
+mkdir -p "$at"
+for tool in "${@:-helm}"; do
+    if [[ $tool == schemas ]]; then
+        [[ -e $at/schemas-$kubernetes/done ]] && continue
+        echo "k8s-tools: making schemas of Kubernetes $kubernetes in $at" >&2
+        # Of a directory without modules: nothing but the sources is fetched.
+        sources=$(cd "$at" && go mod download -json "k8s.io/kubernetes@$kubernetes" |
+            python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')
+        scripts/k8s-schemas.py "$sources/api/openapi-spec/swagger.json" "$at/schemas-$kubernetes"
+        touch "$at/schemas-$kubernetes/done"
+        ln -sfn "schemas-$kubernetes" "$at/schemas"
+        continue
+    fi
+    module=${modules[$tool]}
+    [[ -x $at/$tool && $(cat "$at/$tool.module" 2>/dev/null) == "$module" ]] && continue
+    echo "k8s-tools: building $tool in $at, some minutes" >&2
+    GOBIN=$at CGO_ENABLED=0 GOFLAGS=-mod=mod go install "$module"
+    echo "$module" >"$at/$tool.module"
+done
+echo "$at"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Tries each file of `make release`: checksums and signature, also of what was changed on the way; the package in a Debian, the
+# .rpm in an empty root, the image from its file, the chart. `make test-release`.
+set -euo pipefail
+shopt -s nullglob
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/tools.sh
+source scripts/tools.sh
+need_command rpm rpm "installs the .rpm into an empty root"
+
+files=$PWD/target/release-files
+[[ -s $files/SHA256SUMS ]] || { echo "there is no release in target/release-files: make release" >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0
+ok() { passed=$((passed + 1)); echo "ok      $1"; }
+bad() { echo "FAILED  $1"; exit 1; }
+
+verify() { ssh-keygen -Y verify -f "$files/signers" -I forebay -n forebay-release -s "$files/SHA256SUMS.sig" <"$1" >/dev/null 2>&1; }
+(cd "$files" && sha256sum --quiet --check SHA256SUMS)
+listed=$(wc -l <"$files/SHA256SUMS")
+is=$(find "$files" -type f ! -name 'SHA256SUMS*' ! -name signers | wc -l)
+[[ $listed == "$is" ]] || bad "$is files, of which $listed have a checksum"
+ok "each file has its checksum"
+if [[ -s $files/signers ]]; then
+    verify "$files/SHA256SUMS" || bad "the signature does not fit"
+    (cat "$files/SHA256SUMS"; echo "one more line") >"$work/changed"
+    if verify "$work/changed"; then bad "what was changed has a good signature"; fi
+    ok "the signature is good for these checksums alone"
+fi
+
+python3 - "$files"/*.cdx.json <<'PYTHON'
+import json, sys
+parts = json.load(open(sys.argv[1]))
+names = {part["name"] for part in parts["components"]}
+assert parts["bomFormat"] == "CycloneDX" and {"tokio", "rustls", "object_store"} <= names, sorted(names)
+assert not any("/root/" in json.dumps(part) or "/home/" in json.dumps(part) for part in parts["components"])
+PYTHON
+ok "the list of parts names them"
+
+mkdir -p "$work/root"
+rpm --root "$work/root" --initdb
+rpm --root "$work/root" --install --nodeps --noscripts "$files"/*.rpm
+rpm --root "$work/root" --verify --nodeps --nouser --nogroup forebay
+for file in usr/bin/forebay usr/sbin/mount.forebay usr/lib/systemd/system/forebay-worker.service usr/share/forebay/forebay.toml; do
+    [[ -s $work/root/$file ]] || bad "the .rpm has no /$file"
+done
+"$work/root/usr/bin/forebay" version >/dev/null
+for name in prein postin preun postun; do
+    rpm --query --package --queryformat "%{$name}" "$files"/*.rpm | sed 's/^(none)$//' | sh -n
+done
+ok "the .rpm installs into an empty root"
+
+mkdir -p target/packages target/image
+rm -f target/packages/*.deb target/image/*.tar
+cp "$files"/*.deb target/packages/
+cp "$files"/*.tar target/image/
+scripts/rootfs-test.sh
+scripts/image-test.sh
+for chart in "$files"/*.tgz; do
+    scripts/helm.sh test "$chart"
+done
+echo "$passed passed, 0 failed"

@@ -1,0 +1,111 @@
+//! What is in `deploy/` fits the program: its versions, its keys, its files. What takes a system, a container or helm is
+//! tried by `make test-packages`, `test-image` and `test-helm`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_e2e::{finish, forebay, skipped};
+use yaml_rust2::{Yaml, YamlLoader};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository").to_owned()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn yaml(text: &str) -> Vec<Yaml> {
+    YamlLoader::load_from_str(text).expect("YAML")
+}
+
+/// What the chart is rendered to, by name.
+fn rendered() -> Vec<(String, Vec<Yaml>)> {
+    let files = std::fs::read_dir(root().join("deploy/helm/tests")).unwrap().map(|entry| entry.unwrap().path());
+    let golden = files.filter(|path| path.to_string_lossy().ends_with(".golden.yaml"));
+    golden.map(|path| (path.display().to_string(), yaml(&std::fs::read_to_string(&path).unwrap()))).collect()
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_program() {
+    let chart = &yaml(&read("deploy/helm/forebay/Chart.yaml"))[0];
+    for key in ["version", "appVersion"] {
+        assert_eq!(chart[key].as_str(), Some(env!("CARGO_PKG_VERSION")), "{key}");
+    }
+}
+
+#[test]
+fn the_chart_has_the_alerts_and_the_dashboard_that_are_documented() {
+    let of_chart = |name: &str| read(&format!("deploy/helm/forebay/files/{name}"));
+    assert_eq!(of_chart("alerts.yml"), read("deploy/prometheus/alerts.yml"));
+    assert_eq!(of_chart("dashboard.json"), read("deploy/grafana/forebay.json"));
+}
+
+/// Each key that the chart sets is one, and has a value that it may have.
+#[test]
+fn what_the_chart_configures_is_a_configuration() {
+    let rendered = rendered();
+    if rendered.is_empty() {
+        return skipped("the chart has not been rendered yet: FOREBAY_BLESS=1 make test-helm");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("forebay.toml");
+    let mut checked = 0;
+    for (name, documents) in &rendered {
+        for document in documents {
+            let Some(text) = document["data"]["forebay.toml"].as_str() else { continue };
+            std::fs::write(&file, text).unwrap();
+            let finished = finish(forebay(&[]).args(["conf", "check"]).arg(&file), SOON);
+            assert_eq!(finished.code, Some(0), "{name}: {text}{}", finished.stderr);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 6, "{checked}");
+}
+
+/// A pod without rights is one of pod security `restricted`: every container of it says so.
+#[test]
+fn pods_of_the_restricted_profile_have_no_rights() {
+    let rendered = rendered();
+    let Some((_, documents)) = rendered.iter().find(|(name, _)| name.ends_with("restricted.golden.yaml")) else {
+        return skipped("the chart has not been rendered yet: FOREBAY_BLESS=1 make test-helm");
+    };
+    let pods: Vec<&Yaml> = documents.iter().map(|document| &document["spec"]["template"]["spec"]).collect();
+    let pods: Vec<&Yaml> = pods.into_iter().filter(|pod| !pod.is_badvalue()).collect();
+    assert!(pods.len() >= 2, "{}", pods.len());
+    for pod in pods {
+        let of_pod = &pod["securityContext"];
+        assert_eq!(of_pod["runAsNonRoot"].as_bool(), Some(true), "{pod:?}");
+        assert_eq!(of_pod["seccompProfile"]["type"].as_str(), Some("RuntimeDefault"), "{pod:?}");
+        assert!(pod["hostNetwork"].is_badvalue(), "{pod:?}");
+        for container in pod["containers"].as_vec().expect("containers") {
+            let context = &container["securityContext"];
+            assert_eq!(context["allowPrivilegeEscalation"].as_bool(), Some(false), "{container:?}");
+            assert_eq!(context["readOnlyRootFilesystem"].as_bool(), Some(true), "{container:?}");
+            assert_eq!(context["capabilities"]["drop"][0].as_str(), Some("ALL"), "{container:?}");
+            assert!(context["capabilities"]["add"].is_badvalue(), "{container:?}");
+        }
+        for volume in pod["volumes"].as_vec().into_iter().flatten() {
+            assert!(volume["hostPath"].is_badvalue(), "{volume:?}");
+        }
+    }
+}
+
+/// Commands of scripts and of docs are those of `make`: what is named is there.
+#[test]
+fn every_script_that_make_runs_is_there_and_can_be_run() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let makefile = read("Makefile");
+    let scripts =
+        makefile.split_whitespace().filter_map(|word| word.strip_prefix('@').unwrap_or(word).strip_prefix("scripts/"));
+    let mut seen = 0;
+    for script in scripts.filter(|script| !script.contains('*')) {
+        let path = root().join("scripts").join(script.trim_end_matches([',', ';', ')']));
+        let mode = std::fs::metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions();
+        assert!(mode.mode() & 0o111 != 0, "{}", path.display());
+        seen += 1;
+    }
+    assert!(seen > 10, "{seen}");
+}
