@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use crate::buffers::{Held, NewBytes};
+use crate::buffers::{Held, NewBytes, bytes_of};
 use crate::calling::call;
 use crate::errors::{exception, raised};
 use crate::file::File;

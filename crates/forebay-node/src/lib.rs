@@ -50,6 +50,7 @@ mod node;
 pub mod origin;
 mod page;
 mod plan;
+mod private_coordinator;
 pub mod process;
 pub mod rdma;
 pub mod report;

@@ -1,10 +1,9 @@
 //! From a plan to a node that runs: its parts are started from the lowest to the mount, and ended again where one cannot be.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay_client::{Away, Client};
 use forebay_cluster::{Member, Membership, Reach};
@@ -31,15 +30,12 @@ use crate::mountpoint::{self, Place};
 use crate::node::{Node, Parts};
 use crate::page::{Page, PageToken};
 use crate::plan::Plan;
+use crate::private_coordinator::Private;
 use crate::s3::{Given, S3};
 use crate::security::Security;
-use crate::state::{self, PrivateSockets, Role};
+use crate::state::{self, Role};
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
-
-/// How long a standalone node waits for its coordinator. No other coordinator competes with it, so it leads when the
-/// state's files are written.
-const LEADS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Starts what `plan` names.
 ///
@@ -443,66 +439,6 @@ fn without_data(config: &Config) -> Config {
 /// What a standalone node shows.
 fn root(origin: &str) -> forebay_config::Mount {
     forebay_config::Mount { path: FsPath::root(), origin: origin.to_owned() }
-}
-
-/// Where the coordinator of a standalone node is for its user alone.
-struct Private<'a> {
-    sockets: Option<&'a PrivateSockets>,
-    page: Page,
-    token: Option<&'a PageToken>,
-    audit: Option<&'a AuditLog>,
-}
-
-impl Private<'_> {
-    /// That coordinator. A node without is one, too, unless its web page was asked for.
-    async fn coordinator(
-        &self,
-        loaded: &Loaded,
-        cluster: &Cluster,
-        client: &Client,
-        known: Known,
-    ) -> anyhow::Result<Option<Coordinating>> {
-        let mut started = Err(anyhow::anyhow!("there is no port to try"));
-        for port in self.ports(&loaded.config) {
-            let listening = self.listening(port);
-            started = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening, self.audit).await;
-            if started.is_ok() {
-                break;
-            }
-        }
-        match started {
-            Ok(coordinating) => {
-                if tokio::time::timeout(LEADS_WITHIN, coordinating.leads()).await.is_err() {
-                    let within = LEADS_WITHIN;
-                    warn!(?within, "the coordinator does not lead yet: `forebay job` waits until it does");
-                }
-                Ok(Some(coordinating))
-            }
-            Err(error) if self.page != Page::None => Err(error.context("the web page cannot be served")),
-            Err(error) => {
-                warn!(error = format!("{error:#}"), "there is no coordinator: `forebay job` does not work");
-                Ok(None)
-            }
-        }
-    }
-
-    /// The ports to try, if it is to have one.
-    fn ports(&self, config: &Config) -> Vec<u16> {
-        match self.page {
-            // None is listened at, whatever its number.
-            Page::None => vec![0],
-            Page::Port(port) => vec![port],
-            Page::AnyPort => vec![config.coordinator_port, 0],
-        }
-    }
-
-    fn listening(&self, port: u16) -> Listening {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Listening::ForOwner {
-            socket: self.sockets.map(|sockets| sockets.coordinator.clone()),
-            web: self.token.map(|token| (address, token.clone())),
-        }
-    }
 }
 
 /// Where others reach the coordinator, if that is not where it listens. With port 0 that is known only when it does. Of several
