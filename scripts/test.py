@@ -251,7 +251,7 @@ def main() -> int:
     ended = []
     # The machine takes one processor, and few of the programs do.
     with concurrent.futures.ThreadPoolExecutor(options.jobs + options.all) as pool:
-        runs = [pool.submit(run, MACHINE, [], options.within)] if options.all else []
+        runs = [pool.submit(run, MACHINE, [], 2 * options.within)] if options.all else []
         # Each once before any of them twice: neighbours differ from time to time.
         again = programs * options.times
         runs += [pool.submit(run, program, options.arguments, options.within) for program in again]
