@@ -48,7 +48,7 @@ FAULTS = {
     "writing_failures",
     "writing_seed",
 }
-MODES = ["key", "auth"]
+MODES = ["key", "auth", "mtls"]
 # What other tests start as a process of their own is no test that was left out.
 NO_TEST = "a process of other tests"
 # Where `make setup` puts a UCX whose connections over sockets are sound, if the system's are not.
