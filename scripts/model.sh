@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 
 echo "loom"
 FOREBAY_MODEL=1 CARGO_TARGET_DIR=target/model cargo test --locked --all-features --lib \
-    -p forebay-client -p forebay-fuse-io -p forebay-store -p forebay-worker -- --nocapture model:: in_whatever_order_threads_come
+    -p forebay-client -p forebay-fuse-io -p forebay-store -p forebay-transport -p forebay-worker -- \
+    --nocapture model:: in_whatever_order_threads_come
 
 # Everything is compiled with the flag, so in a directory of its own.
 echo "shuttle"

@@ -25,9 +25,9 @@ copy forebay-rdma conformance
 copy forebay-tcp zero_copy
 
 # In the background, so that this hears a signal and ends the machine.
-scripts/rdma-vm.sh --timeout 1500 --ro . --ro "$programs" -- env SUITE="$programs/conformance" \
+scripts/rdma-vm.sh --timeout 2700 --ro . --ro "$programs" -- env SUITE="$programs/conformance" \
     ZERO_COPY="$programs/zero_copy" \
-    FOREBAY="$programs/forebay" RDMA_STEP_SECONDS=600 scripts/rdma-guest.sh "$@" &
+    FOREBAY="$programs/forebay" RDMA_STEP_SECONDS=900 scripts/rdma-guest.sh "$@" &
 machine=$!
 status=0
 wait "$machine" || status=$?

@@ -51,7 +51,7 @@ FAULTS = {
     "writing_failures",
     "writing_seed",
 }
-MODES = ["key", "auth"]
+MODES = ["key", "auth", "mtls"]
 # What other tests start as a process of their own is no test that was left out.
 NO_TEST = "a process of other tests"
 # Where `make setup` puts a UCX whose connections over sockets are sound, if the system's are not.
@@ -264,7 +264,7 @@ def main() -> int:
     ended = []
     # The machine takes one processor, and few of the programs do.
     with concurrent.futures.ThreadPoolExecutor(options.jobs + options.all) as pool:
-        runs = [pool.submit(run, MACHINE, [], options.within)] if options.all else []
+        runs = [pool.submit(run, MACHINE, [], 2 * options.within)] if options.all else []
         # Each once before any of them twice: neighbours differ from time to time.
         again = programs * options.times
         runs += [pool.submit(run, program, options.arguments, options.within) for program in again]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use forebay_types::Role;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -34,7 +35,8 @@ impl Coordinator {
     pub(crate) fn start(setup: &Setup) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the coordinator's log");
         let log = std::fs::File::create(directory.path().join("log")).expect("the coordinator's log");
-        let child = forebay(&setup.environment)
+        let child = setup
+            .forebay(Role::Coordinator)
             .arg("coordinator")
             .args(&setup.arguments)
             .args(["-o", "coordinator.bind.host=127.0.0.1", "-o", "coordinator.port=0"])

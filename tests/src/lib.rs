@@ -58,7 +58,9 @@ pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
 pub use mount::{Mount, is_mounted};
 pub use network::{Host, Network, Relay, TcpSocket, Traffic};
-pub use program::{Finished, UCX_ON_LOOPBACK, beside_tests, ended, finish, forebay, resident, resident_shared, signal};
+pub use program::{
+    Finished, UCX_ON_LOOPBACK, beside_tests, ended, finish, forebay, forebay_as, resident, resident_shared, signal,
+};
 pub use s3_endpoint::{S3Endpoint, S3Key, S3Keys, credentials};
 pub use security::{member, ruled_out_by_mode};
 pub use setup::Setup;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use forebay_types::Role;
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -72,7 +73,8 @@ impl Mount {
         let log = format!("log.file={}", self.log().display());
         let staging = format!("write.staging_dir={}", self.staging().display());
         let finished = finish(
-            forebay(&self.setup.environment)
+            self.setup
+                .forebay(self.role())
                 .envs([UCX_ON_LOOPBACK])
                 .arg(program)
                 .args(arguments)
@@ -87,6 +89,21 @@ impl Mount {
             self._watchdog = Some(watch(self.pid()));
         }
         finished
+    }
+
+    /// The role of its process, where each has a certificate of its own: that of its worker, if it has one, for a
+    /// certificate stands for all parts of a process.
+    fn role(&self) -> Role {
+        let has = |flag: &str| self.setup.has_flag(flag);
+        let is_up = self.command.first().is_some_and(|command| command == "up");
+        let shares = ["--cache-group", "--memory", "--disk"].into_iter().any(has) && !has("--no-sharing");
+        if is_up || shares {
+            Role::Worker
+        } else if has("--read-only") || self.setup.setting("write.mode") == Some("none") {
+            Role::Reader
+        } else {
+            Role::Writer
+        }
     }
 
     /// Where it is mounted.

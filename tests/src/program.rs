@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_types::Role;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -35,13 +36,20 @@ pub fn beside_tests(program: &str) -> PathBuf {
 }
 
 /// `forebay` with nothing of this machine's configuration and credentials, and with this environment instead, in the mode
-/// that `FOREBAY_TEST_SECURITY` names.
+/// that `FOREBAY_TEST_SECURITY` names: a command of an admin.
 #[must_use]
 pub fn forebay(environment: &[(&str, String)]) -> Command {
+    forebay_as(Role::Admin, "tests", environment)
+}
+
+/// The same of a process that is `name` in this role, where each has a certificate of its own. One that is a worker, too, is
+/// that in all its parts: `forebay up`, and a mount that shares its cache.
+#[must_use]
+pub fn forebay_as(role: Role, name: &str, environment: &[(&str, String)]) -> Command {
     let mut command = Command::new(binary());
     isolate(&mut command);
-    for (name, value) in security::variables().iter().chain(environment) {
-        command.env(name, value);
+    for (variable, value) in security::variables(role, name).iter().chain(environment) {
+        command.env(variable, value);
     }
     command
 }

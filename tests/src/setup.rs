@@ -1,8 +1,11 @@
 //! How a worker or a mount is to be started.
 
 use std::path::Path;
+use std::process::Command;
 
-use crate::Bucket;
+use forebay_types::Role;
+
+use crate::{Bucket, forebay_as};
 
 /// Options, and the environment that they are started in.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +63,22 @@ impl Setup {
     #[must_use]
     pub fn disk(self, directory: &Path, size: &str) -> Self {
         self.option(&format!("worker.disks={}:{size}", directory.display()))
+    }
+
+    /// `forebay` in its environment, as a process of this role. Its name is `worker.name`, if that is set, and else that of
+    /// the role.
+    pub(crate) fn forebay(&self, role: Role) -> Command {
+        forebay_as(role, self.setting("worker.name").unwrap_or(role.as_str()), &self.environment)
+    }
+
+    /// Whether this flag is among its arguments.
+    pub(crate) fn has_flag(&self, flag: &str) -> bool {
+        self.arguments.iter().any(|argument| argument == flag)
+    }
+
+    /// What `key` is set to; the last one counts.
+    pub(crate) fn setting(&self, key: &str) -> Option<&str> {
+        self.arguments.iter().rev().find_map(|argument| argument.strip_prefix(key)?.strip_prefix('='))
     }
 
     /// Variables of the environment with which a command proves who it is as what is started so does.

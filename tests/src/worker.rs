@@ -6,6 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use forebay_testkit::ReservedPort;
+use forebay_types::Role;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -54,7 +55,9 @@ impl Worker {
     fn start_watched(&mut self, mut watch: impl FnMut(&str)) {
         self.starts += 1;
         let log = std::fs::File::create(self.log()).expect("the worker's log");
-        let child = forebay(&self.setup.environment)
+        let child = self
+            .setup
+            .forebay(Role::Worker)
             .envs([UCX_ON_LOOPBACK])
             .arg("worker")
             .args(&self.setup.arguments)

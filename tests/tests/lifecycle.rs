@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use forebay_e2e::mapping::Mapping;
 use forebay_e2e::reading::{self, DirectFile};
 use forebay_e2e::{
-    Bucket, Finished, Setup, Tree, ended, eventually, finish, forebay, is_long_run, is_mounted, is_root, once,
-    resident, resident_shared, ruled_out_by_mode, signal, skipped,
+    Bucket, Finished, Setup, Tree, ended, eventually, finish, forebay, forebay_as, is_long_run, is_mounted, is_root,
+    once, resident, resident_shared, ruled_out_by_mode, signal, skipped,
 };
+use forebay_types::Role;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -24,6 +25,13 @@ fn bucket_with_files() -> (Bucket, Tree) {
     let tree = Tree::of_equal_files(2, 5 * MIB);
     tree.put_into(&bucket, "");
     (bucket, tree)
+}
+
+/// `forebay up` of this bucket, up to the mountpoint.
+fn up_of(bucket: &Bucket) -> Command {
+    let mut command = forebay_as(Role::Worker, "up", &bucket.environment());
+    command.args(["up", &bucket.url()]);
+    command
 }
 
 #[test]
@@ -135,8 +143,7 @@ fn umount_of_a_mount_in_use_does_not_wait_for_a_process_that_another_mount_holds
 fn in_the_foreground_ctrl_c_unmounts() {
     let (bucket, tree) = bucket_with_files();
     let directory = tempfile::tempdir().unwrap();
-    let mut child = forebay(&bucket.environment())
-        .args(["up", &bucket.url()])
+    let mut child = up_of(&bucket)
         .arg(directory.path())
         .args(["--foreground", "--memory", "64MiB"])
         .stderr(Stdio::null())
@@ -194,10 +201,7 @@ fn a_reader_of_a_mount_that_is_killed_gets_an_error_and_does_not_hang() {
 fn a_second_mount_on_one_place_is_refused_and_the_first_one_stays() {
     let (bucket, tree) = bucket_with_files();
     let mount = Setup::of(&bucket).up(&bucket);
-    let second = finish(
-        forebay(&bucket.environment()).args(["up", &bucket.url()]).arg(mount.root()).args(["--memory", "64MiB"]),
-        SOON,
-    );
+    let second = finish(up_of(&bucket).arg(mount.root()).args(["--memory", "64MiB"]), SOON);
     second.failed(6, &[mount.root().to_str().unwrap(), &mount.pid().to_string(), "forebay umount"]);
     tree.verify(&mount.root());
 }
@@ -205,8 +209,7 @@ fn a_second_mount_on_one_place_is_refused_and_the_first_one_stays() {
 #[test]
 fn a_mountpoint_that_is_not_there_or_no_directory_is_refused() {
     let (bucket, _) = bucket_with_files();
-    let up =
-        |mountpoint: &Path| finish(forebay(&bucket.environment()).args(["up", &bucket.url()]).arg(mountpoint), SOON);
+    let up = |mountpoint: &Path| finish(up_of(&bucket).arg(mountpoint), SOON);
     up(Path::new("/no/such/place")).failed(3, &["/no/such/place", "mkdir -p"]);
     let file = tempfile::NamedTempFile::new().unwrap();
     up(file.path()).failed(2, &[file.path().to_str().unwrap(), "not a directory"]);
@@ -313,8 +316,7 @@ fn an_ordinary_user_mounts_reads_writes_and_unmounts() {
     let mountpoint = home.join("mnt");
     std::fs::create_dir(&mountpoint).unwrap();
     std::os::unix::fs::chown(&mountpoint, Some(NOBODY), Some(NOBODY)).unwrap();
-    let mut up = forebay(&bucket.environment());
-    let summary = namespace.run(up.args(["up", &bucket.url()]).arg(&mountpoint).args(["--json", "--memory", "64MiB"]));
+    let summary = namespace.run(up_of(&bucket).arg(&mountpoint).args(["--json", "--memory", "64MiB"]));
     let summary: Value = serde_json::from_slice(&summary.succeeded().stdout).unwrap();
     // Ended also when an assertion fails.
     let process = EndOnDrop(summary["pid"].as_u64().unwrap() as u32);
@@ -341,8 +343,8 @@ fn an_ordinary_user_mounts_reads_writes_and_unmounts() {
     drop(of_root);
 
     // And what a killed process leaves, its user can repair.
-    let mut up = forebay(&bucket.environment());
-    let up = up.args(["up", &bucket.url()]).arg(&mountpoint).args(["--json", "--memory", "64MiB"]);
+    let mut up = up_of(&bucket);
+    let up = up.arg(&mountpoint).args(["--json", "--memory", "64MiB"]);
     let pid_of = |finished: Finished| {
         let summary: Value = serde_json::from_slice(&finished.succeeded().stdout).unwrap();
         EndOnDrop(summary["pid"].as_u64().unwrap() as u32)

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use forebay_e2e::reading;
-use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, eventually, finish, forebay, skipped};
+use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, eventually, finish, forebay_as, skipped};
+use forebay_types::Role;
 
 /// A start that is refused is refused at once; with room for a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(30);
@@ -16,7 +17,7 @@ fn worker(settings: &[&str]) -> Finished {
 }
 
 fn worker_command(settings: &[&str]) -> Command {
-    let mut command = forebay(&[]);
+    let mut command = forebay_as(Role::Worker, "worker", &[]);
     command.arg("worker");
     let common = ["mounts=/=file:///", "worker.rpc.bind.host=127.0.0.1", "worker.web.port=0", "worker.rpc.port=0"];
     for setting in common.iter().chain(settings) {
@@ -31,7 +32,7 @@ fn memory_that_no_machine_has_stops_the_start_with_its_key_and_what_to_do() {
     refused.failed(2, &["worker.memory.size is 900TiB", "the machine has", "next: lower worker.memory.size"]);
     let directory = tempfile::tempdir().unwrap();
     let mount = |settings: &[&str]| {
-        let mut command = forebay(&[]);
+        let mut command = forebay_as(Role::Writer, "mount", &[]);
         command.args(["mount", "--workers", "127.0.0.1:9"]).arg(directory.path());
         for setting in settings.iter().chain(&["network.rdma.data.enabled=true"]) {
             command.args(["-o", setting]);

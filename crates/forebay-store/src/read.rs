@@ -73,15 +73,16 @@ pub(crate) fn try_read(
     admits: impl FnOnce(Option<u32>) -> bool,
 ) -> Option<Spans> {
     let end = offset.checked_add(length)?;
+    // Out here, so that they are moved once, and not with each result that they would be in.
+    let mut spans = Spans::new();
     let found = core.index.look(key, |runs| {
         if !admits(runs.label) {
             return None;
         }
-        let mut spans = Spans::new();
-        let found = pieces(runs, offset, end, &core.verify, |bytes, range| spans.push(bytes.slice(range)))?;
-        Some(found.map(|()| spans))
+        pieces(runs, offset, end, &core.verify, |bytes, range| spans.push(bytes.slice(range)))
     })?;
-    found?.map_err(|(copy, sector)| core.drop_corrupt(&copy, sector)).ok()
+    found?.map_err(|(copy, sector)| core.drop_corrupt(&copy, sector)).ok()?;
+    Some(spans)
 }
 
 /// The same where they lie, while `look` looks at them: the index keeps them meanwhile, so nothing at all is written to what

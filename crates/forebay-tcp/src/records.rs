@@ -260,7 +260,7 @@ impl Receiving {
         Ok(total)
     }
 
-    /// Opens the next record that has something in it. False: there is none.
+    /// Opens the next record, which has something in it. False: there is none.
     fn open(&mut self) -> io::Result<bool> {
         while !self.is_over
             && let Some(length) = self.next_len()?

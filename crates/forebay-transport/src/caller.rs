@@ -3,13 +3,23 @@
 //! A transport whose peers prove who they are hands each request to the service with one [`Caller`] for each
 //! connection; the others know nothing of who is at the other end, and say so. What a service lets callers do is its
 //! own affair. A caller only remembers, for as long as its connection lasts, what a service has worked out of what it
-//! may read, so that a hit costs one bit.
+//! may read, so that a hit costs one bit (`rights.rs`).
+
+#[cfg(test)]
+mod model;
+mod rights;
 
 use std::fmt;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
-use forebay_types::{BitSet, Role};
+use forebay_types::Role;
+
+use self::rights::Rights;
+
+/// What `rights` needs of threads.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
 
 /// Who asks.
 #[derive(Clone, Debug, Default)]
@@ -29,15 +39,7 @@ pub struct ProvedCaller {
     role: Role,
     name: Box<str>,
     identity: Box<str>,
-    readable: ArcSwapOption<Readable>,
-}
-
-/// What somebody may read, by the numbers of a service's table.
-#[derive(Debug)]
-struct Readable {
-    /// Of which state of the table.
-    generation: u64,
-    numbers: BitSet,
+    rights: Rights,
 }
 
 impl Caller {
@@ -46,7 +48,7 @@ impl Caller {
     #[must_use]
     pub fn proved(role: Role, name: &str, identity: &str) -> Self {
         let (name, identity) = (name.into(), identity.into());
-        Self::Proved(Arc::new(ProvedCaller { role, name, identity, readable: ArcSwapOption::empty() }))
+        Self::Proved(Arc::new(ProvedCaller { role, name, identity, rights: Rights::default() }))
     }
 
     /// The role that it has proved to have.
@@ -97,30 +99,30 @@ impl ProvedCaller {
         &self.name
     }
 
-    /// Whether it may read what has this number in a table of this `generation`: what `work_out` says of all numbers,
-    /// which is asked when the table has changed since. All of it is about the tables of one service.
+    /// Whether it may read what has this number in a service's table of this `epoch`. `None`: that was not worked out
+    /// yet ([`Self::work_out`]). Each table has an epoch of its own, from 1 on, and all of them are of one service.
     #[inline]
-    pub fn may_read(&self, number: u32, generation: u64, work_out: impl FnOnce(&Self) -> BitSet) -> bool {
-        if let Some(known) = &*self.readable.load()
-            && known.generation == generation
-        {
-            return known.numbers.contains(number);
-        }
-        self.work_out(number, generation, work_out)
+    #[must_use]
+    pub fn may_read(&self, number: u32, epoch: u32) -> Option<bool> {
+        self.rights.has(number, epoch)
     }
 
+    /// The same where it is not known yet: `lets_read` says what that table says of a number, and is asked about some
+    /// others, too. It is remembered, except for numbers from 256 on: memory has a bound.
     #[cold]
-    fn work_out(&self, number: u32, generation: u64, work_out: impl FnOnce(&Self) -> BitSet) -> bool {
-        let numbers = work_out(self);
-        let may_read = numbers.contains(number);
-        self.readable.store(Some(Arc::new(Readable { generation, numbers })));
-        may_read
+    pub fn work_out(&self, number: u32, epoch: u32, lets_read: impl Fn(u32) -> bool) -> bool {
+        self.rights.learn(number, epoch, lets_read)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Numbers below this one are remembered.
+    const REMEMBERED: u32 = 256;
 
     #[test]
     fn what_may_be_read_is_worked_out_once_for_each_state_of_the_table() {
@@ -128,20 +130,56 @@ mod tests {
         else {
             panic!("it has proved who it is")
         };
-        let asked = |number, generation, numbers: &[u32]| {
-            let mut worked_out = false;
-            let may_read = caller.may_read(number, generation, |caller| {
-                worked_out = true;
-                assert_eq!(caller.name(), "team-a");
-                numbers.iter().copied().collect()
-            });
-            (may_read, worked_out)
+        assert_eq!(caller.name(), "team-a");
+        // Whether it may, and whether that had to be worked out.
+        let asked = |number, epoch, numbers: &[u32]| {
+            let known = caller.may_read(number, epoch);
+            let may_read = known.unwrap_or_else(|| caller.work_out(number, epoch, |number| numbers.contains(&number)));
+            (may_read, known.is_none())
         };
-        assert_eq!(asked(1, 0, &[1, 70]), (true, true));
-        assert_eq!(asked(70, 0, &[]), (true, false));
-        assert_eq!(asked(2, 0, &[2]), (false, false));
-        assert_eq!(asked(1, 1, &[2]), (false, true), "it has changed");
-        assert_eq!(asked(2, 1, &[]), (true, false));
+        assert_eq!(asked(1, 1, &[1, 7]), (true, true));
+        assert_eq!(asked(7, 1, &[]), (true, false));
+        assert_eq!(asked(2, 1, &[2]), (false, false));
+        assert_eq!(asked(70, 1, &[1]), (false, true), "those far from it are worked out apart");
+        assert_eq!(asked(1, 2, &[2]), (false, true), "it has changed");
+        assert_eq!(asked(2, 2, &[]), (true, false));
+        for _ in 0..2 {
+            assert_eq!(asked(REMEMBERED, 2, &[REMEMBERED]), (true, true), "memory has a bound");
+            assert_eq!(asked(u32::MAX, 2, &[]), (false, true));
+        }
+    }
+
+    #[test]
+    fn when_epochs_have_stopped_to_count_nothing_is_remembered() {
+        let rights = Rights::default();
+        assert!(rights.learn(1, u32::MAX, |_| true));
+        assert_eq!(rights.has(1, u32::MAX), None);
+        assert!(!rights.learn(1, u32::MAX, |_| false), "the table has changed");
+        assert!(rights.learn(1, u32::MAX - 1, |_| true));
+        assert_eq!((rights.has(1, u32::MAX - 1), rights.has(1, u32::MAX)), (Some(true), None));
+    }
+
+    /// What the table of an epoch says: in no order, and of each epoch something else.
+    fn says(number: u32, epoch: u32) -> bool {
+        (number.wrapping_mul(0x9e37_79b1) >> (4 * epoch)) & 1 == 1
+    }
+
+    proptest! {
+        /// Threads may work out what an earlier epoch says after others have gone on to a later one.
+        #[test]
+        fn in_whatever_order_it_was_worked_out_each_epoch_says_what_its_table_says(
+            steps in prop::collection::vec((0..2 * REMEMBERED, 1..5u32), 1..20)
+        ) {
+            let rights = Rights::default();
+            for (number, epoch) in steps {
+                prop_assert_eq!(rights.learn(number, epoch, |number| says(number, epoch)), says(number, epoch));
+                let remembered = (number < REMEMBERED).then(|| says(number, epoch));
+                prop_assert_eq!(rights.has(number, epoch), remembered);
+                for (number, epoch) in (0..2 * REMEMBERED).flat_map(|number| (1..6).map(move |epoch| (number, epoch))) {
+                    prop_assert!(rights.has(number, epoch).is_none_or(|known| known == says(number, epoch)));
+                }
+            }
+        }
     }
 
     #[test]

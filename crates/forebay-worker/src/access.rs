@@ -2,9 +2,10 @@
 //!
 //! What is cached is of versions of objects, and these are of origins. Each origin that is mounted, or once was, has a
 //! number, which is the label of its blocks in the store ([`forebay_store::Store::label`]). From the access lists of
-//! the mounts follows for each caller a set of such numbers; a hit looks for one of them in it. So a block that two
-//! mounts lead to may be read by those whom one of the two lets in, and one that no mount leads to any more by nobody.
-//! Names are asked for by path: there the list of the mount decides that leads to the path.
+//! the mounts follows for each caller a set of such numbers, which it carries along: a hit looks at one bit of it
+//! ([`forebay_transport::ProvedCaller::may_read`]). So a block that two mounts lead to may be read by those whom one of
+//! the two lets in, and one that no mount leads to any more by nobody. Names are asked for by path: there the list of
+//! the mount decides that leads to the path.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +24,10 @@ pub(crate) struct Access {
     mounted: BitSet,
     /// Those of them that are not only for the clients on a list.
     open: BitSet,
-    /// Access lists, each with the label of the origin that it lets read.
+    /// Access lists, each with the label of the origin that it lets read, in the order of the labels.
     lists: Vec<(u32, Arc<AccessList>)>,
+    /// Counts the changes, up to the greatest number: what callers remember is of one epoch.
+    epoch: u32,
 }
 
 impl Access {
@@ -42,7 +45,13 @@ impl Access {
                 None => open.insert(label),
             }
         }
-        Self { labels: Arc::new(labels), mounted, open, lists }
+        lists.sort_by_key(|(label, _)| *label);
+        Self { labels: Arc::new(labels), mounted, open, lists, epoch: before.epoch.saturating_add(1) }
+    }
+
+    /// Another one than that of the tables before.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// The labels of the origins that are mounted.
@@ -70,33 +79,32 @@ impl Access {
         !self.lists.is_empty()
     }
 
-    /// Whether `caller` may read what has this label. `generation` is another one for each of a worker's tables.
-    #[inline]
-    pub(crate) fn may_read(&self, caller: &Caller, label: u32, generation: u64) -> bool {
-        match caller {
-            caller if caller.is_of_cluster() => self.mounted.contains(label),
-            Caller::Proved(caller) if self.has_lists() => {
-                caller.may_read(label, generation, |caller| self.readable_by(caller.name()))
-            }
-            _ => self.open.contains(label),
-        }
+    /// Whether `caller` may read what has this label.
+    pub(crate) fn may_read(&self, caller: &Caller, label: u32) -> bool {
+        let Caller::Proved(proved) = caller else { return self.lets_read(caller, label) };
+        let known = proved.may_read(label, self.epoch);
+        known.unwrap_or_else(|| proved.work_out(label, self.epoch, |label| self.lets_read(caller, label)))
     }
 
     /// Whether `caller` may read what is cached of every origin that is mounted.
     pub(crate) fn shows_all(&self, caller: &Caller) -> bool {
-        let readable = match caller {
-            caller if caller.is_of_cluster() => return true,
-            Caller::Proved(caller) => self.readable_by(caller.name()),
-            Caller::Unproved | Caller::Local => self.open.clone(),
-        };
-        self.lists.iter().all(|(label, _)| readable.contains(*label))
+        self.lists.iter().all(|(label, _)| self.lets_read(caller, *label))
     }
 
-    fn readable_by(&self, name: &str) -> BitSet {
-        let mut readable = self.open.clone();
-        let listed = self.lists.iter().filter(|(_, list)| list.may_read(name));
-        listed.for_each(|(label, _)| readable.insert(*label));
-        readable
+    /// The same as [`Self::may_read`], by the lists as they are.
+    pub(crate) fn lets_read(&self, caller: &Caller, label: u32) -> bool {
+        match caller {
+            caller if caller.is_of_cluster() => self.mounted.contains(label),
+            Caller::Proved(caller) => {
+                self.open.contains(label) || self.lists_of(label).any(|list| list.may_read(caller.name()))
+            }
+            Caller::Unproved | Caller::Local => self.open.contains(label),
+        }
+    }
+
+    fn lists_of(&self, label: u32) -> impl Iterator<Item = &AccessList> {
+        let first = self.lists.partition_point(|(other, _)| *other < label);
+        self.lists[first..].iter().take_while(move |(other, _)| *other == label).map(|(_, list)| &**list)
     }
 }
 
@@ -159,8 +167,8 @@ mod tests {
     }
 
     /// The URLs of the origins that `caller` may read.
-    fn readable<'a>(access: &Access, generation: u64, caller: &Caller, urls: &[&'a str]) -> Vec<&'a str> {
-        let may_read = |url: &&str| access.label(url).is_some_and(|label| access.may_read(caller, label, generation));
+    fn readable<'a>(access: &Access, caller: &Caller, urls: &[&'a str]) -> Vec<&'a str> {
+        let may_read = |url: &&str| access.label(url).is_some_and(|label| access.may_read(caller, label));
         urls.iter().copied().filter(may_read).collect()
     }
 
@@ -173,26 +181,26 @@ mod tests {
 
         let open = Access::of(&namespace(&mounts, &[]), &Access::default());
         for caller in [&team, &other, &worker, &admin, &Caller::Local, &Caller::Unproved] {
-            assert_eq!(readable(&open, 0, caller, &urls), urls, "{caller}");
+            assert_eq!(readable(&open, caller, &urls), urls, "{caller}");
         }
         let lists: [(&str, &[&str]); 2] = [("/a", &["team-a"]), ("/b", &["team-*"])];
         let listed = Access::of(&namespace(&mounts, &lists), &open);
-        assert_eq!(readable(&listed, 1, &team, &urls), urls);
-        assert_eq!(readable(&listed, 1, &other, &urls), urls[1..]);
-        assert_eq!(readable(&listed, 1, &proved(Role::Reader, "x"), &urls), urls[2..]);
-        assert_eq!(readable(&listed, 1, &Caller::Unproved, &urls), urls[2..], "no list is for those who prove nothing");
+        assert_eq!(readable(&listed, &team, &urls), urls);
+        assert_eq!(readable(&listed, &other, &urls), urls[1..]);
+        assert_eq!(readable(&listed, &proved(Role::Reader, "x"), &urls), urls[2..]);
+        assert_eq!(readable(&listed, &Caller::Unproved, &urls), urls[2..], "no list is for those who prove nothing");
         for caller in [&worker, &admin, &Caller::Local] {
-            assert_eq!(readable(&listed, 1, caller, &urls), urls, "{caller}");
+            assert_eq!(readable(&listed, caller, &urls), urls, "{caller}");
         }
         // A mount that is removed is nobody's, and its label no other origin's.
         let others = [("/a", "fake://d"), ("/b", urls[1])];
         let removed = Access::of(&namespace(&others, &lists), &listed);
         for caller in [&team, &worker, &admin, &Caller::Local] {
-            assert_eq!(readable(&removed, 2, caller, &urls), [urls[1]], "{caller}");
+            assert_eq!(readable(&removed, caller, &urls), [urls[1]], "{caller}");
         }
         assert_eq!(urls.map(|url| removed.label(url)), urls.map(|url| listed.label(url)));
         assert!(urls.iter().all(|url| removed.label(url) != removed.label("fake://d")));
-        assert_eq!(readable(&removed, 2, &Caller::Unproved, &urls), [""; 0]);
+        assert_eq!(readable(&removed, &Caller::Unproved, &urls), [""; 0]);
     }
 
     #[test]
@@ -221,11 +229,11 @@ mod tests {
         let lists: [(&str, &[&str]); 2] = [("/a", &["team-a"]), ("/too", &["team-b"])];
         let both = Access::of(&namespace(&mounts, &lists), &Access::default());
         for (name, may_read) in [("team-a", true), ("team-b", true), ("team-c", false)] {
-            let found = readable(&both, 0, &proved(Role::Reader, name), &["fake://a"]);
+            let found = readable(&both, &proved(Role::Reader, name), &["fake://a"]);
             assert_eq!(!found.is_empty(), may_read, "{name}");
         }
         let open = Access::of(&namespace(&mounts, &lists[..1]), &both);
-        assert_eq!(readable(&open, 1, &Caller::Unproved, &["fake://a"]), ["fake://a"]);
+        assert_eq!(readable(&open, &Caller::Unproved, &["fake://a"]), ["fake://a"]);
     }
 
     #[test]

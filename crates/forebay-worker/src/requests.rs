@@ -105,6 +105,23 @@ impl Worker {
         Ok(Response { provenance, body, payload: ResponsePayload::Spans(stored.spans) })
     }
 
+    /// Bytes that memory has all of, with their checksums where these are wanted and at hand.
+    #[inline]
+    fn from_memory(&self, request: &Request) -> Option<Response> {
+        let provenance = Provenance { memory: request.length, ..Provenance::default() };
+        if request.flags.contains(Flags::CHECKSUMS)
+            && let Some(response) = self.checksummed(request, provenance)
+        {
+            return Some(response);
+        }
+        // Another worker believes no bytes without their checksums: those of several runs are gathered in `read_cached`.
+        if request.flags.contains(Flags::CACHED) {
+            return None;
+        }
+        let spans = self.shown_to(&request.caller).try_read(&request.block, request.offset, request.length)?;
+        Some(Response::of_spans(spans, provenance))
+    }
+
     /// A read that memory had all of.
     #[inline]
     fn note_hit(&self, block: &BlockKey, length: u32) {
@@ -261,19 +278,7 @@ impl Service for Worker {
         if request.flags.contains(Flags::SCRUB) {
             return None;
         }
-        let provenance = Provenance { memory: request.length, ..Provenance::default() };
-        let checked = || {
-            // Another worker believes no bytes without their checksums: those of several runs are gathered in `read_cached`.
-            if request.flags.contains(Flags::CACHED) {
-                return None;
-            }
-            let shown = self.shown_to(&request.caller);
-            let spans = shown.try_read(&request.block, request.offset, request.length)?;
-            Some(Response::of_spans(spans, provenance))
-        };
-        let is_checked_there = request.flags.contains(Flags::CHECKSUMS);
-        let checksummed = if is_checked_there { self.checksummed(request, provenance) } else { None };
-        let response = checksummed.or_else(checked)?;
+        let response = self.from_memory(request)?;
         self.note_hit(&request.block, request.length);
         Some(response)
     }

@@ -117,7 +117,7 @@ impl Scope {
 
     /// Whether `caller` may read what is cached with this label.
     pub(crate) fn may_read(&self, caller: &Caller, label: u32) -> bool {
-        self.access.may_read(caller, label, self.number)
+        self.access.may_read(caller, label)
     }
 
     /// Whether `caller` may read whatever is cached.
@@ -257,9 +257,11 @@ impl Scopes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
     use forebay_origin::{FakeOrigin, Origin};
-    use forebay_types::{CachePolicy, Priority};
+    use forebay_types::{AccessList, CachePolicy, Priority, Role};
 
     fn path(text: &str) -> FsPath {
         FsPath::new(text).unwrap()
@@ -285,6 +287,56 @@ mod tests {
         assert_eq!(rules(), FileRules { keeping: Keeping::Not, replicas: 1 });
         scopes.set_namespace(Namespace::default());
         assert_eq!(rules(), FileRules::default(), "it shows nowhere");
+    }
+
+    /// Real threads: hits of one open connection, while the list of the mount changes.
+    #[test]
+    fn a_list_whose_change_has_ended_holds_for_each_hit_from_then_on() {
+        const CHANGES: u32 = 2000;
+        let namespace = |names: &[&str]| {
+            let (at, origin) = (path("/a"), Arc::new(FakeOrigin::new("fake://a")) as Arc<dyn Origin>);
+            let list = AccessList::new(names, &[]).unwrap();
+            Namespace::new([(at.clone(), origin)]).unwrap().with_access([(at, list)])
+        };
+        let scopes = Scopes::new(namespace(&["team-a"]), Duration::from_secs(60), true);
+        let label = scopes.label("fake://a");
+        let caller = Caller::proved(Role::Reader, "team-a", "spiffe://d/forebay/c/reader/team-a");
+        // The last change that has begun, and that has ended. The list names the caller after each second one.
+        let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        let hits = || {
+            let mut last = 0;
+            while last < CHANGES {
+                last = ended.load(Ordering::Acquire);
+                let is_shown = scopes.shows(&caller, label);
+                let was_alone = begun.load(Ordering::Acquire) == last;
+                assert!(!was_alone || is_shown == last.is_multiple_of(2), "{is_shown} after change {last}");
+            }
+        };
+        std::thread::scope(|threads| {
+            let readers = [threads.spawn(hits), threads.spawn(hits)];
+            for change in 1..=CHANGES {
+                let names: &[&str] = if change.is_multiple_of(2) { &["team-a"] } else { &[] };
+                begun.store(change, Ordering::Release);
+                scopes.set_namespace(namespace(names));
+                ended.store(change, Ordering::Release);
+            }
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn policies_take_back_nothing_that_callers_remember() {
+        let origin = Arc::new(FakeOrigin::new("fake://a")) as Arc<dyn Origin>;
+        let list = AccessList::new(&["team-a"], &[]).unwrap();
+        let namespace = Namespace::new([(path("/a"), origin)]).unwrap().with_access([(path("/a"), list)]);
+        let scopes = Scopes::new(namespace, Duration::from_secs(60), true);
+        let label = scopes.label("fake://a");
+        let caller = Caller::proved(Role::Reader, "team-a", "spiffe://d/forebay/c/reader/team-a");
+        assert_eq!(scopes.fast.shows(&caller, label), None);
+        assert!(scopes.shows(&caller, label));
+        let pinned = CachePolicy { pin: Some(true), ..CachePolicy::default() };
+        scopes.set_policies(PolicyTable::new([(path("/a"), pinned)]));
+        assert_eq!(scopes.fast.shows(&caller, label), Some(true), "a hit does not look at the table");
     }
 
     #[test]
