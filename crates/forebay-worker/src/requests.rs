@@ -107,7 +107,7 @@ impl Worker {
 
     /// Bytes that memory has all of, with their checksums where these are wanted and at hand.
     #[inline]
-    fn from_memory(&self, request: &Request) -> Option<Response> {
+    fn read_in_memory(&self, request: &Request) -> Option<Response> {
         let provenance = Provenance { memory: request.length, ..Provenance::default() };
         if request.flags.contains(Flags::CHECKSUMS)
             && let Some(response) = self.checksummed(request, provenance)
@@ -278,7 +278,7 @@ impl Service for Worker {
         if request.flags.contains(Flags::SCRUB) {
             return None;
         }
-        let response = self.from_memory(request)?;
+        let response = self.read_in_memory(request)?;
         self.note_hit(&request.block, request.length);
         Some(response)
     }
