@@ -130,7 +130,7 @@ fn handed_directories(files: &FileSystem, places: &mut Places) -> Result<Handles
 pub(crate) fn restore(files: FileSystem, state: State, backings: &Backings) -> (FileSystem, VirtualFiles) {
     let now = Instant::now();
     let pinned = |id, size| Arc::new(Pinned::inherited(backings.adopt(id), size));
-    let restored = |held| Arc::new(Inode::restored(held, now, &pinned));
+    let restored = |held| Arc::new(Inode::restored(held, now, pinned));
     let are_held: Vec<bool> = state.inodes.iter().map(|inode| inode.lookups > 0 || inode.ino == ROOT).collect();
     let inodes: Vec<Arc<Inode>> = state.inodes.into_iter().map(restored).collect();
     // A state whose places lead nowhere is not decoded.

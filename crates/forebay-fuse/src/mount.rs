@@ -328,7 +328,7 @@ impl Successor {
     /// [`MountError`].
     pub fn serve(self, state: State, connection: OwnedFd) -> Result<Mount, MountError> {
         let Self { files, stale, runtime, mountpoint, options } = self;
-        if !entry_at(&mountpoint)?.is_some_and(|entry| entry.fs_type == FS_TYPE) {
+        if entry_at(&mountpoint)?.is_none_or(|entry| entry.fs_type != FS_TYPE) {
             return Err(MountError::NotMounted(mountpoint));
         }
         let adopted = Adopted::new(connection, negotiated(&state.agreed));

@@ -59,11 +59,6 @@ impl<'a> Incoming<'a> {
         Ok(part.freeze())
     }
 
-    /// Whether all of it has come.
-    pub(crate) fn is_over(&self) -> bool {
-        self.left == 0
-    }
-
     /// Checks it, when all of it has come.
     ///
     /// # Errors
@@ -133,7 +128,7 @@ mod tests {
         let mut incoming = Incoming::new(blob(chunks), length, Declared::default(), None, &stats);
         let code = |error: S3Error| error.code().as_str().to_owned();
         let mut parts = Vec::new();
-        while !incoming.is_over() {
+        while incoming.left > 0 {
             parts.push(now(incoming.part(part)).map_err(code)?);
         }
         now(incoming.finish()).map_err(code)?;

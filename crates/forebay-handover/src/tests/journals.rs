@@ -134,7 +134,7 @@ proptest! {
         let records: Vec<Record> = written.iter().map(|(record, ..)| record.clone()).collect();
         let whole = journal(&records);
         let cut = cut % (whole.len() + 1);
-        let (mut length, mut count) = (0, 0);
+        let (mut length, mut count) = (0, 0_usize);
         for record in &records {
             length += record.encode().unwrap().len();
             if length > cut {

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// A bucket at `/b` of these keys. Its directories tell their names backwards, in pages of two.
+#[derive(Debug)]
 struct Keys {
     keys: BTreeSet<String>,
     hidden: Option<FsPath>,
