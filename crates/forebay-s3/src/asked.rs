@@ -142,8 +142,7 @@ mod tests {
         }
         refused.iter().for_each(|why| asked.refused(why));
         asked.record(Some(status));
-        let lines = kept.0.lock().clone();
-        lines
+        kept.0.lock().clone()
     }
 
     #[test]
