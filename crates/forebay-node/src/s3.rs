@@ -173,8 +173,11 @@ struct Lists {
     /// Mounts of the configuration: they stand before the cluster's, and are for all whose role may.
     configured: Vec<FsPath>,
     /// Those of the cluster; `None` before it has told them.
-    of_cluster: RwLock<Option<Vec<(FsPath, Option<Arc<AccessList>>)>>>,
+    of_cluster: RwLock<Option<Vec<MountOfCluster>>>,
 }
+
+/// Where it is, and its list if it has one.
+type MountOfCluster = (FsPath, Option<Arc<AccessList>>);
 
 impl Lists {
     /// `in_cluster`: there may be mounts that are not in the configuration.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forebay_client::{Away, Client};
 use forebay_cluster::{Member, Membership, Reach};
-use forebay_config::{Config, Loaded, SharedMemory};
+use forebay_config::{Config, SharedMemory};
 use forebay_fuse::{Mount, ReportSource};
 use forebay_handover::{Held, Order};
 use forebay_metrics::ProcessStats;
@@ -80,7 +80,7 @@ enum Before {
     /// This process does, until this one is ready.
     Running(Running),
     /// This process has all that one had, and nobody serves the mount.
-    Released(Held),
+    Released(Box<Held>),
 }
 
 impl Starting<'_> {
@@ -217,7 +217,7 @@ impl Starting<'_> {
             Order::ServeFirst => Ok(Before::Running(running)),
             order @ Order::ReleaseFirst => {
                 let taking = running.take(identity, order, patience);
-                Ok(Before::Released(Self::unless_cancelled(self.cancelled, taking).await?))
+                Ok(Before::Released(Box::new(Self::unless_cancelled(self.cancelled, taking).await?)))
             }
         }
     }
@@ -400,7 +400,7 @@ impl Starting<'_> {
             Before::Released(held) => {
                 let successor = mounted::prepare(mountpoint, offer, loaded);
                 let successor = Self::unless_cancelled(cancelled, successor).await?;
-                mounted::succeed(successor, held).await
+                mounted::succeed(successor, *held).await
             }
             Before::Running(running) => {
                 let successor = mounted::prepare(mountpoint, offer, loaded);

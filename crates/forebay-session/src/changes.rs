@@ -170,7 +170,7 @@ impl Writer {
     /// # Errors
     /// What keeps the origin from taking it: the file is what it was before, unless the answer was lost.
     pub async fn finish(&self) -> Result<Entry, Error> {
-        let upload = self.taken(&mut self.upload.lock().await)?;
+        let upload = self.taken(&mut *self.upload.lock().await)?;
         let finished = upload.finish().await;
         self.session.changed(&self.path);
         let attr = finished.map_err(|failure| of_path(failure, &self.path))?;

@@ -2,8 +2,6 @@
 //!
 //! A caller sends requests and takes answers from one thread at a time, as the library demands; several do no harm here.
 
-#![expect(clippy::too_many_arguments, reason = "the interface is another library's")]
-
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -413,10 +411,10 @@ mod tests {
     fn ranges_follow_one_another_within_the_memory_that_there_is() {
         let mut memory = [0_u8; 10];
         let start = memory.as_mut_ptr();
-        // SAFETY: nothing is written.
         let offsets = |sizes: &[usize]| {
-            unsafe { consecutive(100, 10, start, sizes) }
-                .map(|ranges| ranges.into_iter().map(|(offset, _)| offset).collect::<Vec<_>>())
+            // SAFETY: nothing is written.
+            let ranges = unsafe { consecutive(100, 10, start, sizes) };
+            ranges.map(|ranges| ranges.into_iter().map(|(offset, _)| offset).collect::<Vec<_>>())
         };
         assert_eq!(offsets(&[4, 0, 6]), Ok(vec![100, 104, 104]));
         assert_eq!(offsets(&[4, 7]), Err(Code::InvalidParameter));
