@@ -30,7 +30,12 @@ fn compiled(directory: &Path) -> Option<PathBuf> {
 fn run(program: &Path, origin: &Path, path: &str) -> Output {
     let configuration = origin.join("none.toml");
     std::fs::write(&configuration, "").unwrap();
-    Command::new(program)
+    let mut command = Command::new(program);
+    // Of the tests, and no settings.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"FOREBAY_")) {
+        command.env_remove(name);
+    }
+    command
         .arg(origin)
         .arg(path)
         .env("LD_LIBRARY_PATH", libraries())
