@@ -26,6 +26,7 @@ use tokio::time::Sleep;
 use crate::access::{AccessLists, Denies, Rules};
 use crate::asked::Asked;
 use crate::bucket::Buckets;
+use crate::chunks::ShortChunks;
 use crate::gate;
 use crate::hosts::{BucketNames, Domains};
 use crate::keyring::Keyring;
@@ -200,8 +201,9 @@ async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Resp
     let under_way = UnderWay::among(&shared.stats, &asked);
     request.extensions_mut().insert(asked.clone());
     let has_body = !request.body().is_end_stream();
+    let in_chunks = gate::is_in_chunks(request.headers());
     let answered = match gate::check(request.method(), request.uri(), request.headers()) {
-        Ok(()) => shared.service.call(request.map(|body| s3s::Body::http_body_unsync(Patient::new(body)))).await.ok(),
+        Ok(()) => shared.service.call(request.map(|body| incoming(body, in_chunks))).await.ok(),
         Err(refusal) => refusal.to_http_response().ok(),
     };
     let mut response = answered.map_or_else(failed, |response| finished(response, &id));
@@ -254,6 +256,12 @@ fn with_request_id(xml: &[u8], id: &str) -> Option<Vec<u8>> {
         return None;
     }
     Some([rest, ELEMENT, id.as_bytes(), b"</RequestId>", END].concat())
+}
+
+/// The body of a request, as the library gets it.
+fn incoming(body: Body, in_chunks: bool) -> s3s::Body {
+    let body = Patient::new(body);
+    if in_chunks { s3s::Body::http_body_unsync(ShortChunks::of(body)) } else { s3s::Body::http_body_unsync(body) }
 }
 
 /// The body of a request. It fails if its client sends nothing of it for too long.
