@@ -31,7 +31,7 @@ use crate::gate;
 use crate::hosts::{BucketNames, Domains};
 use crate::keyring::Keyring;
 use crate::memory::BodyMemory;
-use crate::operations::Noting;
+use crate::operations::{MAX_XML, Noting};
 use crate::served::Served;
 use crate::stats::Stats;
 
@@ -39,8 +39,6 @@ use crate::stats::Stats;
 const REQUEST_ID: &str = "x-amz-request-id";
 /// How long a client may send nothing of a body.
 const IDLE: Duration = Duration::from_secs(30);
-/// The longest list of parts, or of keys to delete, in bytes: of ten thousand parts.
-const MAX_XML: usize = 2 << 20;
 /// Forms are refused before they are read; this bounds them all the same.
 const MAX_FORM: usize = 64 << 10;
 /// How far the clocks of clients may be off, as Amazon has it.
@@ -148,6 +146,7 @@ impl Endpoint {
 }
 
 fn service(served: Served, rules: Rules, domains: Vec<String>) -> S3Service {
+    let memory = served.memory.clone();
     let mut config = S3Config::default();
     config.xml_max_body_size = MAX_XML;
     config.post_object_max_file_size = MAX_FORM as u64;
@@ -158,7 +157,7 @@ fn service(served: Served, rules: Rules, domains: Vec<String>) -> S3Service {
     let mut builder = S3ServiceBuilder::new(served);
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
     builder.set_auth(rules.clone());
-    builder.set_access(Noting(rules));
+    builder.set_access(Noting { rules, memory });
     builder.set_validation(BucketNames);
     builder.set_host(Domains::new(domains));
     builder.build()
