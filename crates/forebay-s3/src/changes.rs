@@ -226,7 +226,7 @@ impl Served {
             input.checksum_sha256,
         ];
         let declared = Declared { checksums, md5: input.content_md5, trailer };
-        let _share = self.memory.share(length).await.map_err(|failure| failure::told(&failure))?;
+        let _share = self.memory.share_of_incoming(length).await.map_err(|failure| failure::told(&failure))?;
         let mut incoming = Incoming::new(input.body, length, declared, trailers, &self.stats);
         let bytes = incoming.part(length).await?;
         incoming.finish().await?;
