@@ -284,7 +284,10 @@ impl Starting<'_> {
         let away = self.parts.direct.as_ref().map_or(otherwise, Direct::away);
         let worker = self.parts.worker.as_ref();
         let own = own.zip(worker).map(|(name, node)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
-        self.parts.client_security = Security::of_client(config, plan.mountpoint.is_some())?;
+        // An endpoint that knows no access lists is one whom workers hold to them: as an admin, who passes all, it would
+        // read for whoever has a key what the mount's list forbids.
+        let is_held_to_lists = plan.mountpoint.is_some() || (plan.s3 && cluster.is_none());
+        self.parts.client_security = Security::of_client(config, is_held_to_lists)?;
         let security = self.parts.client_security.as_deref();
         // It may take seconds to have the kernel back its memory.
         let client = assembly::remote_client(config, reach, membership, own, away, security);
