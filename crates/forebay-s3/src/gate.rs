@@ -135,7 +135,11 @@ fn check_signed(headers: &HeaderMap, signed: &str, is_presigned: bool) -> Result
     let signed: Vec<&str> = signed.split(';').collect();
     let has_to_be =
         |name: &str| (name.starts_with("x-amz-") && !(is_presigned && name == OF_BODY)) || name == HOST.as_str();
-    let unsigned = headers.keys().map(|name| name.as_str()).filter(|name| has_to_be(name) && !signed.contains(name));
+    // The library passes over what is no text, wherever it is named.
+    let counts =
+        |name: &str, value: &HeaderValue| signed.contains(&name) && std::str::from_utf8(value.as_bytes()).is_ok();
+    let named = headers.iter().map(|(name, value)| (name.as_str(), value));
+    let unsigned = named.filter(|(name, value)| has_to_be(name) && !counts(name, value)).map(|(name, _)| name);
     let unsigned: Vec<&str> = unsigned.take(MAX_NAMED).collect();
     if unsigned.is_empty() {
         return Ok(());
@@ -293,6 +297,15 @@ mod tests {
         for headers in ["host;x-amz-copy-source ", "host;x-amz-copy-source\t", "host; x-amz-copy-source"] {
             assert_eq!(code(of(&signed(headers))), "AccessDenied", "{headers:?}");
         }
+        // It passes over a value that is no text.
+        let authorization = HeaderValue::from_str(&signed("host;x-amz-copy-source")).unwrap();
+        let headers = HeaderMap::from_iter([
+            (HOST, HeaderValue::from_static("h")),
+            (AUTHORIZATION, authorization),
+            (HeaderName::from_static("x-amz-copy-source"), HeaderValue::from_bytes(b"/b/\xff").unwrap()),
+        ]);
+        let refusal = check(&Method::PUT, &Uri::from_static("/b/k"), &headers).unwrap_err();
+        assert_eq!(refusal.code(), &S3ErrorCode::AccessDenied);
         // It takes all up to the first space for the name of the algorithm.
         let hidden = ",Credential=a/s3/aws4_request,SignedHeaders=host;x-amz-copy-source;z ";
         let twice = signed("host").replacen(' ', hidden, 1);
