@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::detach::{Detach, detach};
 use crate::dispatcher::Dispatcher;
 use crate::error::MountError;
 use crate::filesystem::FileSystem;
-use crate::handing::{Decision, HandOver};
+use crate::handing::{Decision, Decisions, HandOver};
 use crate::handover::{negotiated, restore};
 use crate::local_files::LocalFiles;
 use crate::materialised::Materialised;
@@ -95,7 +95,7 @@ impl Mount {
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
         let session = Session::start(descriptor, dispatcher, &options.session())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
-        let mount = Self::serve(session, shared, mountpoint, (stale, stale_queue))?;
+        let mount = Self::serve(session, shared, mountpoint, (stale, stale_queue), || ())?;
         attached.keep = true;
         let carried = mount.answers()?;
         if options.io == FuseIo::Uring && !matches!(carried.channel, Channel::Uring(_)) {
@@ -106,12 +106,14 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Serves `session`, whatever began it.
+    /// Serves `session`, whatever began it. `begins` is called when nothing can fail any more, and before the first request is
+    /// taken.
     fn serve(
         session: Session<Dispatcher>,
         shared: Arc<MountShared>,
         mountpoint: PathBuf,
         (stale, stale_queue): (StaleNames, StaleQueue),
+        begins: impl FnOnce(),
     ) -> Result<Self, MountError> {
         if let Some(payloads) = session.payloads() {
             shared.files.client.register(payloads);
@@ -129,16 +131,24 @@ impl Mount {
         let (hand_over, decisions) = HandOver::new(&session, Arc::clone(&shared));
         let (tell_ended, ended) = watch::channel(false);
         let supervised = Arc::clone(&shared);
+        let (begin, may_begin) = channel();
         thread::Builder::new()
             .name("forebay-fuse".to_owned())
             .spawn(move || {
-                supervise(session, &decisions, &supervised, &stale);
+                match may_begin.recv() {
+                    Ok(()) => supervise(session, &decisions, &supervised, &stale),
+                    // It panicked before it was said that this process serves.
+                    Err(_) => stale.end(),
+                }
                 if teller.join().is_err() {
                     warn!("the thread that tells of stale names panicked");
                 }
                 tell_ended.send_replace(true);
             })
             .map_err(MountError::io("start a thread"))?;
+        begins();
+        // The thread waits for it.
+        let _ = begin.send(());
         Ok(Self { mountpoint, shared, served, ended, hand_over })
     }
 
@@ -322,23 +332,27 @@ impl Successor {
         Ok(Self { files, stale: (names, queue), runtime, mountpoint: mountpoint.to_owned(), options: options.clone() })
     }
 
-    /// Serves it from now on. On an error, nothing was served, and the descriptor is closed.
+    /// Serves it from now on. `begins` is called when nothing can fail any more, and before the first request is taken. On an
+    /// error, nothing was served, and the descriptor is closed.
     ///
     /// # Errors
     /// [`MountError`].
-    pub fn serve(self, state: State, connection: OwnedFd) -> Result<Mount, MountError> {
+    pub fn serve(self, state: State, connection: OwnedFd, begins: impl FnOnce()) -> Result<Mount, MountError> {
         let Self { files, stale, runtime, mountpoint, options } = self;
         if entry_at(&mountpoint)?.is_none_or(|entry| entry.fs_type != FS_TYPE) {
             return Err(MountError::NotMounted(mountpoint));
         }
         let adopted = Adopted::new(connection, negotiated(&state.agreed));
         let adopted = adopted.map_err(MountError::io("take the connection to the kernel"))?;
-        let (files, virtual_files) = restore(files, state, &adopted.backings());
+        let backings = adopted.backings();
+        let (files, virtual_files) = restore(files, state, &backings);
         let shared = MountShared::new(files, virtual_files, runtime, mountpoint.clone(), &options);
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
-        let session = Session::resume(adopted, dispatcher, &options.session())
-            .map_err(|error| MountError::of_session(&mountpoint, error))?;
-        let mount = Mount::serve(session, shared, mountpoint, stale)?;
+        let session = Session::resume(adopted, dispatcher, &options.session());
+        let session = session.map_err(|error| MountError::of_session(&mountpoint, error));
+        let mount = session.and_then(|session| Mount::serve(session, Arc::clone(&shared), mountpoint, stale, begins));
+        // What is passed through is the other process's still: to drop `shared` must not end it.
+        let mount = mount.inspect_err(|_| backings.end())?;
         set_read_ahead(&mount.mountpoint, options.read_ahead);
         info!(mountpoint = %mount.mountpoint.display(), source = options.source, "taken over from another process");
         Ok(mount)
@@ -362,7 +376,7 @@ impl Drop for Attached {
 }
 
 /// Serves until the kernel ends the mount, or another process has it; then ends everything else.
-fn supervise(session: Session<Dispatcher>, decisions: &Receiver<Decision>, shared: &MountShared, stale: &StaleNames) {
+fn supervise(session: Session<Dispatcher>, decisions: &Decisions, shared: &MountShared, stale: &StaleNames) {
     let how = serve_and_pause(session, decisions);
     shared.ended.cancel();
     shared.tasks.close();
@@ -376,8 +390,7 @@ fn supervise(session: Session<Dispatcher>, decisions: &Receiver<Decision>, share
 }
 
 /// Serves until this process does not any more. What is to be said of that.
-fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Receiver<Decision>) -> &'static str {
-    let pauser = session.pauser();
+fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Decisions) -> &'static str {
     loop {
         match session.serve() {
             Ok(Stopped::Paused) => {}
@@ -387,14 +400,14 @@ fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Receiver<Decisi
                 return "the mount has ended";
             }
         }
-        match decisions.recv() {
-            Ok(Decision::Serve) => pauser.go_on(),
-            Ok(Decision::Leave) => {
+        match decisions.wait() {
+            Some(Decision::Serve) => {}
+            Some(Decision::Leave) => {
                 session.leave();
                 return "another process serves the mount";
             }
             // Whoever had it paused has dropped it, and taken it away.
-            Err(_) => return "the mount has ended",
+            None => return "the mount has ended",
         }
     }
 }

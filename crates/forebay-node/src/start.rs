@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_client::{Away, Client};
 use forebay_cluster::{Member, Membership, Reach};
@@ -36,6 +37,9 @@ use crate::security::Security;
 use crate::state::{self, Role};
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
+
+/// How often a mount that is served is tried to be claimed.
+const CLAIMED_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts what `plan` names.
 ///
@@ -412,10 +416,27 @@ impl Starting<'_> {
                 let taking = running.take(identity, Order::ServeFirst, plan.replaces.unwrap_or_default());
                 let held = Self::unless_cancelled(cancelled, taking).await?;
                 let mount = mounted::succeed(successor, held).await?;
-                self.parts.place = Some(Place::inherit(mountpoint.to_owned())?);
+                self.parts.place = Some(Self::unless_cancelled(cancelled, claim_served(mountpoint)).await?);
                 Ok(mount)
             }
         }
+    }
+}
+
+/// Claims `mountpoint`, whose mount this process serves already. Programs read from it: that the process before still has the claim
+/// is no reason to take it away, and so is waited for.
+async fn claim_served(mountpoint: &Path) -> anyhow::Result<Place> {
+    let mut is_told = false;
+    loop {
+        match Place::inherit(mountpoint.to_owned()) {
+            Ok(place) => return Ok(place),
+            Err(error) if !is_told => {
+                warn!(error = format!("{error:#}"), "the mount is served, and commands find it when it can be claimed");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(CLAIMED_EVERY).await;
     }
 }
 
