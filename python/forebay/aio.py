@@ -15,6 +15,7 @@ writes to the read's buffers any more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -333,8 +334,12 @@ async def _answer(start: Callable[[_Done], _Answer | _native.Operation]) -> _Ans
         return started
     try:
         return await future
-    except asyncio.CancelledError:
+    except BaseException:
+        # Whatever ended the wait, a coroutine that is closed included: memory that was given by its address has no other guard. What has
+        # ended takes no harm.
         started.cancel()
+        with contextlib.suppress(RuntimeError):
+            future.cancel()
         raise
 
 
