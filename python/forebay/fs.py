@@ -277,10 +277,7 @@ class ForebayFileSystem(AsyncFileSystem):
         :param on_error: ``"return"``: an exception takes the place of the bytes that cannot be read; else the first one is raised.
         """
         ranges = Ranges(self._names(paths), starts, ends)
-        for revalidate in (False, True):
-            opened = self.client._live().open_each(ranges.unsized, revalidate) if ranges.unsized else []
-            if ranges.take(self.client.read_each(ranges.reads(opened))):
-                break
+        self.client._carry_out(ranges)
         return ranges.answer(on_error)
 
     async def _cat_ranges(
@@ -294,10 +291,7 @@ class ForebayFileSystem(AsyncFileSystem):
         **kwargs: Any,
     ) -> list[Any]:
         ranges = Ranges(self._names(paths), starts, ends)
-        for revalidate in (False, True):
-            opened = await self._beside._open_each(ranges.unsized, revalidate) if ranges.unsized else []
-            if ranges.take(await self._beside.read_each(ranges.reads(opened))):
-                break
+        await self._beside._carry_out(ranges)
         return ranges.answer(on_error)
 
     def _names(self, paths: list[str]) -> list[str]:
