@@ -494,7 +494,7 @@ fn with_a_mode_it_speaks_tls_and_access_lists_and_the_denied_count_for_who_signs
         assert!(matches!(refused, Error::PermissionDenied { .. }), "{bucket}: {refused}");
     }
     // Without etcd it knows no lists, and is no admin who passes those that the worker knows.
-    let unaware = part(Setup::without_origin()).s3([&worker], &keys);
+    let unaware = part(Setup::without_origin().option("block.size=256KiB")).s3([&worker], &keys);
     for bucket in ["team-a", "team-b"] {
         let client = unaware.secure_client(bucket, &ours);
         let refused = runtime.block_on(async { client.get(&at("k")).await }).map(|_| ()).unwrap_err();

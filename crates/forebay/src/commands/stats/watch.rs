@@ -50,7 +50,11 @@ pub(super) async fn watch(source: &Source, watch: Watch) -> anyhow::Result<()> {
             out.flush()?;
         } else {
             let values = watch.columns.iter().map(|column| column.value(&interval)).collect();
-            write(&screen.row(values, &columns::counted(&watch.columns, &after), size(is_terminal)))?;
+            let size = size(is_terminal);
+            // The terminal may have another size, and the signal be on its way.
+            let redrawn = screen.resized(size).unwrap_or_default();
+            let row = screen.row(values, &columns::counted(&watch.columns, &after), size);
+            write(&format!("{redrawn}{row}"))?;
         }
         (before, since) = (after, now);
         shown += 1;
