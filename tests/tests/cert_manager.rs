@@ -236,27 +236,23 @@ fn the_key_of_the_authority_is_replaced_while_all_go_on() {
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 1 << 20));
     tree.put_into(&bucket, "");
     let worker = set(Setup::of(&bucket), &of_worker).worker(&bucket);
-    let times = || worker.log_text().matches("new ones to believe").count();
-    let goes_on = |what: &str, before: usize| {
-        eventually(what, SOON, || times() > before);
+    let goes_on = |what: &str, said: &str, times: usize| {
+        eventually(what, SOON, || worker.log_text().matches(said).count() == times);
         assert!(list(&worker, &of_admin).succeeded().text().contains("file00"), "{what}");
     };
-    let before = times();
     cert_manager.believe(&["forebay/authority", "forebay/next-authority"]);
-    goes_on("the worker believes both", before);
+    goes_on("the worker believes both", "authorities=2", 1);
 
     let by_next = manifests().replace("ca: {secretName: authority}", "ca: {secretName: next-authority}");
     assert_ne!(by_next, manifests());
-    let before = times();
     cert_manager.issue(&by_next, &["forebay/worker"]);
-    goes_on("the worker has a certificate of the new authority", before);
+    goes_on("the worker has a certificate of the new authority", "authorities=2", 2);
     // As the guide says: a Secret of cert-manager names one authority alone.
     list(&worker, &cert_manager.settings("forebay/admin-tls")).failed(5, &["no authority"]);
 
     cert_manager.issue(&by_next, &["forebay/admin"]);
-    let before = times();
     cert_manager.believe(&["forebay/next-authority"]);
-    goes_on("the worker believes the new authority alone", before);
+    goes_on("the worker believes the new authority alone", "authorities=1", 1);
 }
 
 /// The namespace of a tenant makes readers of any name, and nobody else.

@@ -66,6 +66,12 @@ impl Trust {
         &self.scope
     }
 
+    /// How many authorities are believed. In mode `key` those are the roles'.
+    #[must_use]
+    pub fn authorities(&self) -> usize {
+        self.anchors.len()
+    }
+
     /// Whether somebody is denied, whatever its certificate says.
     #[must_use]
     pub fn denies(&self, identity: &Identity) -> bool {

@@ -348,8 +348,9 @@ async fn look_after(mut watch: Watch, live: Arc<LiveIdentity>) {
         match looked {
             Reload::Unchanged => {}
             Reload::New(material) => {
-                info!(identity = %material.identity(), "certificates or denied identities changed, and are in use");
+                let (identity, authorities) = (material.identity().clone(), material.trust().authorities());
                 live.replace(*material);
+                info!(%identity, authorities, "certificates or denied identities changed, and are in use");
             }
             Reload::Refused(reason) => {
                 error!(%reason, "certificates or denied identities cannot be reloaded: the previous ones stay in use")
