@@ -4,7 +4,7 @@
 //! after the step, it says that nothing is left: that is what makes every call one that may come twice, or stop in the
 //! middle.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::Refusal;
 use crate::fields::shown;
@@ -85,7 +85,9 @@ pub(crate) fn publishing(table: &MountTable, wanted: Wanted<'_>) -> Result<Publi
     let Some(staged) = table.at(wanted.staging).filter(|entry| entry.is_ours()) else {
         return Err(Refusal::precondition("the volume is not staged on this node: NodeStageVolume comes first"));
     };
-    if wanted.single_writer && table.others_of(staged, wanted.kubelet).any(|other| other != wanted.target) {
+    let own = pod_of(wanted.target, wanted.kubelet);
+    let has_it = |other: &Path| other != wanted.staging && !other.starts_with(&own);
+    if wanted.single_writer && table.others_of(staged, wanted.kubelet).any(has_it) {
         return Err(Refusal::precondition("the volume is ReadWriteOncePod, and another pod of this node has it"));
     }
     let Some(bound) = table.at(wanted.target) else { return Ok(Publishing::Bind) };
@@ -129,6 +131,14 @@ pub(crate) fn unstaging(table: &MountTable, staging: &Path, kubelet: &Path) -> R
         None => Ok(Leaving::End),
         Some(other) => Err(Refusal::precondition(format!("the volume is still published at {}", other.display()))),
     }
+}
+
+/// The directory of the pod that a place is of. Besides its volumes, the kubelet has parts of them there (`subPath`).
+fn pod_of(place: &Path, kubelet: &Path) -> PathBuf {
+    // As `pods/UID`.
+    const PARTS: usize = 2;
+    let below = place.strip_prefix(kubelet).unwrap_or(place);
+    kubelet.join(below.components().take(PARTS).collect::<PathBuf>())
 }
 
 fn not_ours(entry: &Entry) -> Refusal {
@@ -201,10 +211,11 @@ mod tests {
 
     #[test]
     fn a_volume_of_one_pod_is_no_second_ones() {
-        let table = table(&[STAGED, "0:50 /k/pods/1 rw fuse.forebay s3://b"]);
+        let lines = ["mount", "subpaths/0"].map(|name| format!("0:50 /k/pods/1/{name} rw fuse.forebay s3://b"));
+        let table = table(&[STAGED, &lines[0], &lines[1]]);
         let step = |target| publishing(&table, Wanted { single_writer: true, ..wanted(target, false) });
-        assert_eq!(step("/k/pods/1"), Ok(Publishing::Done));
-        assert_eq!(step("/k/pods/2").unwrap_err().code(), Code::FailedPrecondition);
+        assert_eq!(step("/k/pods/1/mount"), Ok(Publishing::Done));
+        assert_eq!(step("/k/pods/2/mount").unwrap_err().code(), Code::FailedPrecondition);
     }
 
     #[test]

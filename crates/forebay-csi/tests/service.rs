@@ -211,7 +211,7 @@ async fn a_request_to_stage_that_is_wrong_is_refused_by_its_code() {
         NodeStageVolumeRequest { volume_capability: Some(block), ..right.clone() },
         NodeStageVolumeRequest { volume_context: HashMap::new(), ..right.clone() },
         NodeStageVolumeRequest { volume_context: map(&[("source", "s3://b"), ("sauce", "x")]), ..right.clone() },
-        NodeStageVolumeRequest { volume_context: map(&[("source", &"s3://".repeat(5000))]), ..right.clone() },
+        NodeStageVolumeRequest { volume_context: map(&[("source", "s3://".repeat(5000).as_str())]), ..right.clone() },
         NodeStageVolumeRequest { secrets: map(&[("LD_PRELOAD", "/tmp/evil.so")]), ..right.clone() },
     ];
     for wrong in wrong {
@@ -220,7 +220,7 @@ async fn a_request_to_stage_that_is_wrong_is_refused_by_its_code() {
     }
     let nowhere = NodeStageVolumeRequest { staging_target_path: driver.path("plugins/none"), ..right.clone() };
     assert_eq!(node.node_stage_volume(nowhere).await.unwrap_err().code(), Code::NotFound);
-    let huge = NodeStageVolumeRequest { secrets: map(&[("AWS_A", &"a".repeat(1 << 20))]), ..right.clone() };
+    let huge = NodeStageVolumeRequest { secrets: map(&[("AWS_A", "a".repeat(1 << 20).as_str())]), ..right.clone() };
     assert_eq!(node.node_stage_volume(huge).await.unwrap_err().code(), Code::OutOfRange);
     node.node_stage_volume(right).await.unwrap();
 }
