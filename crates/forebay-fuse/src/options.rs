@@ -23,6 +23,9 @@ pub struct MountOptions {
     /// Whether other users than the one who mounts may use it. Mounting as root: yes by default, since jobs run as
     /// users; mounting as a user: it also needs `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
+    /// The SELinux label of every file, `system_u:object_r:container_file_t:s0`; without one, what the system's policy says.
+    /// Only root can say it.
+    pub selinux_context: Option<String>,
     /// Owner of every file; the mounting user by default.
     pub uid: Option<u32>,
     /// Group of every file; the mounting user's by default.
@@ -121,6 +124,7 @@ impl Default for MountOptions {
         Self {
             source: "forebay".to_owned(),
             allow_other: rustix::process::geteuid().is_root(),
+            selinux_context: None,
             uid: None,
             gid: None,
             io: FuseIo::Auto,

@@ -3,7 +3,7 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, man, mount, mount_helper, mounts,
+    bench, cluster, completions, conf, coordinator, csi, doctor, etcd, fs, job, key, man, mount, mount_helper, mounts,
     policy, profile, s3, stats, umount, up, version, worker,
 };
 use crate::exit;
@@ -40,6 +40,7 @@ pub(crate) enum Command {
     Coordinator(coordinator::Args),
     Mount(mount::Args),
     S3(s3::Args),
+    Csi(csi::Args),
     Umount(umount::Args),
     Fs(fs::Args),
     Job(job::Args),
@@ -80,6 +81,7 @@ impl Command {
             Self::Coordinator(args) => coordinator::run(&args),
             Self::Mount(args) => mount::run(args),
             Self::S3(args) => s3::run(&args),
+            Self::Csi(args) => csi::run(args),
             Self::Umount(args) => umount::run(&args),
             Self::Fs(args) => fs::run(args),
             Self::Job(args) => job::run(args),

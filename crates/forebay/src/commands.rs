@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod conf;
 pub(crate) mod coordinator;
+pub(crate) mod csi;
 pub(crate) mod doctor;
 pub(crate) mod etcd;
 pub(crate) mod fs;
