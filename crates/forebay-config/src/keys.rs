@@ -413,6 +413,10 @@ keys! {
         fuse_read_ahead "fuse.read_ahead": ByteSize = ByteSize::mib(4), in ByteSize::bytes(0)..=ByteSize::gib(1);
         /// Let other users than the mounting user see the mount. Unset: yes if root mounts, no otherwise.
         fuse_allow_other "fuse.allow_other": Option<bool> = None, example "true";
+        /// Keep the mount when its process is killed: programs that use it wait, and go on when the next process serves
+        /// it. `forebay keeper` has it meanwhile and starts that process, or systemd does. Requires Linux 6.9, and
+        /// another `fuse.io` than `uring`.
+        fuse_survive_crash "fuse.survive_crash": bool = false;
     }
     section "Writing" {
         /// Where written data goes. `through`: to the origin, and not into the cache. `none`: nowhere; a mount is

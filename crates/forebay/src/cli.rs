@@ -3,8 +3,8 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, man, mount, mount_helper, mounts,
-    policy, profile, s3, stats, umount, up, version, worker,
+    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, keeper, key, man, mount, mount_helper,
+    mounts, policy, profile, s3, stats, umount, up, version, worker,
 };
 use crate::exit;
 
@@ -41,6 +41,7 @@ pub(crate) enum Command {
     Mount(mount::Args),
     S3(s3::Args),
     Umount(umount::Args),
+    Keeper(keeper::Args),
     Fs(fs::Args),
     Job(job::Args),
     Mounts(mounts::Args),
@@ -81,6 +82,7 @@ impl Command {
             Self::Mount(args) => mount::run(args),
             Self::S3(args) => s3::run(&args),
             Self::Umount(args) => umount::run(&args),
+            Self::Keeper(args) => keeper::run(&args),
             Self::Fs(args) => fs::run(args),
             Self::Job(args) => job::run(args),
             Self::Mounts(args) => mounts::run(&args),
