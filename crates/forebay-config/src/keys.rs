@@ -417,6 +417,10 @@ keys! {
         /// system's policy says of FUSE.
         fuse_selinux_context "fuse.selinux_context": Option<String> = None,
             example "\"system_u:object_r:container_file_t:s0\"";
+        /// Keep the mount when its process is killed: programs that use it wait, and go on when the next process serves
+        /// it. `forebay keeper` has it meanwhile and starts that process, or systemd does. Requires Linux 6.9, and
+        /// another `fuse.io` than `uring`.
+        fuse_survive_crash "fuse.survive_crash": bool = false;
     }
     section "Writing" {
         /// Where written data goes. `through`: to the origin, and not into the cache. `none`: nowhere; a mount is

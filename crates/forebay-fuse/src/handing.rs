@@ -14,6 +14,7 @@ use forebay_handover::{Given, Refusal};
 
 use crate::dispatcher::Dispatcher;
 use crate::handover::{being_written, capture};
+use crate::keeping::Keeping;
 use crate::serving::MountShared;
 
 /// How often it is looked whether requests are answered.
@@ -98,12 +99,14 @@ impl HandOver {
 
     /// Serves again.
     pub fn resume(&self) {
+        self.shared.kept().into_iter().for_each(Keeping::again);
         // It fails when the mount has ended.
         let _ = self.decide.send(Decision::Serve);
     }
 
     /// Another process serves the mount: what is left of it here ends, and it stays mounted.
     pub fn leave(&self) {
+        self.shared.kept().into_iter().for_each(Keeping::leave);
         self.detached();
         let _ = self.decide.send(Decision::Leave);
     }

@@ -9,6 +9,8 @@ use forebay_staging::StagingOptions;
 use forebay_types::ByteSize;
 use serde_json::Value;
 
+use crate::keeping::Survival;
+
 /// The largest write that the kernel sends; more gains nothing.
 const MAX_WRITE: u32 = 1 << 20;
 const PAGE: u64 = 4096;
@@ -73,6 +75,8 @@ pub struct MountOptions {
     pub writing: Option<WritingOptions>,
     /// Which files are materialised, for the kernel to read by itself; `None`: none are.
     pub local: Option<LocalOptions>,
+    /// How it outlives a crash of the process that serves it; `None`: it does not.
+    pub survival: Option<Survival>,
     /// What `.stats` shows besides what mount and client count.
     pub report: ReportSource,
 }
@@ -147,6 +151,7 @@ impl Default for MountOptions {
             directory_mode: 0o755,
             writing: None,
             local: None,
+            survival: None,
             report: ReportSource::default(),
         }
     }

@@ -178,7 +178,7 @@ impl Running {
 }
 
 /// A connection to a process of this user, or of root.
-fn connect(path: &Path) -> anyhow::Result<UnixStream> {
+pub(crate) fn connect(path: &Path) -> anyhow::Result<UnixStream> {
     let cannot = || format!("cannot connect to {}", path.display());
     let socket = UnixStream::connect(path).with_context(cannot)?;
     let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from).with_context(cannot)?;
@@ -190,7 +190,7 @@ fn connect(path: &Path) -> anyhow::Result<UnixStream> {
 }
 
 /// Whether nobody listens there.
-fn is_nobody(error: &anyhow::Error) -> bool {
+pub(crate) fn is_nobody(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
 }

@@ -3,8 +3,8 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, csi, doctor, etcd, fs, job, key, man, mount, mount_helper, mounts,
-    policy, profile, s3, stats, umount, up, version, worker,
+    bench, cluster, completions, conf, coordinator, csi, doctor, etcd, fs, job, keeper, key, man, mount, mount_helper,
+    mounts, policy, profile, s3, stats, umount, up, version, worker,
 };
 use crate::exit;
 
@@ -42,6 +42,7 @@ pub(crate) enum Command {
     S3(s3::Args),
     Csi(csi::Args),
     Umount(umount::Args),
+    Keeper(keeper::Args),
     Fs(fs::Args),
     Job(job::Args),
     Mounts(mounts::Args),
@@ -83,6 +84,7 @@ impl Command {
             Self::S3(args) => s3::run(&args),
             Self::Csi(args) => csi::run(args),
             Self::Umount(args) => umount::run(&args),
+            Self::Keeper(args) => keeper::run(&args),
             Self::Fs(args) => fs::run(args),
             Self::Job(args) => job::run(args),
             Self::Mounts(args) => mounts::run(&args),

@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod etcd;
 pub(crate) mod fs;
 pub(crate) mod job;
+pub(crate) mod keeper;
 pub(crate) mod key;
 pub(crate) mod man;
 pub(crate) mod mount;
