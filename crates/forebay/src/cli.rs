@@ -3,8 +3,8 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, man, mount, mount_helper, mounts,
-    policy, profile, s3, stats, umount, up, version, worker,
+    bench, cluster, completions, conf, coordinator, doctor, etcd, fluid, fs, job, key, man, mount, mount_helper,
+    mounts, operator, policy, profile, s3, stats, umount, up, version, worker,
 };
 use crate::exit;
 
@@ -40,6 +40,7 @@ pub(crate) enum Command {
     Coordinator(coordinator::Args),
     Mount(mount::Args),
     S3(s3::Args),
+    Operator(operator::Args),
     Umount(umount::Args),
     Fs(fs::Args),
     Job(job::Args),
@@ -56,6 +57,7 @@ pub(crate) enum Command {
     Version(version::Args),
     Completions(completions::Args),
     MountHelper(mount_helper::Args),
+    Fluid(fluid::Args),
     Man(man::Args),
 }
 
@@ -80,6 +82,7 @@ impl Command {
             Self::Coordinator(args) => coordinator::run(&args),
             Self::Mount(args) => mount::run(args),
             Self::S3(args) => s3::run(&args),
+            Self::Operator(args) => operator::run(&args),
             Self::Umount(args) => umount::run(&args),
             Self::Fs(args) => fs::run(args),
             Self::Job(args) => job::run(args),
@@ -96,6 +99,7 @@ impl Command {
             Self::Version(args) => version::run(args),
             Self::Completions(args) => completions::run(&args, &mut Cli::command()),
             Self::MountHelper(args) => mount_helper::run(&args),
+            Self::Fluid(args) => fluid::run(&args),
             Self::Man(args) => man::run(&args, Cli::command()),
         }
     }
