@@ -80,6 +80,8 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         command = [python, "-P", "-m", "pytest", "--import-mode=append", "-q", "-p", "no:cacheprovider"]
         command += [f"--junitxml={results.name}", *arguments]
         variables = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
+        # Nor are programs that the tests start.
+        variables |= {"PYTHONSAFEPATH": "1"}
         # Of the same build, beside it.
         program = module.resolve().parent / "forebay"
         variables |= {"PYTHON_TESTS_PROGRAM": str(program)} if program.exists() else {}

@@ -68,7 +68,7 @@ def peers(url: str) -> dict[str, Peer]:
     """Those that read from the server by themselves."""
     key, secret = KEYS["access_key"], KEYS["secret_key"]
     s3fs = {"key": key, "secret": secret, "endpoint_url": url, "client_kwargs": {"region_name": "us-east-1"}}
-    obstore = {"access_key_id": key, "secret_access_key": secret, "endpoint": url, "region": "us-east-1"}
+    obstore: dict[str, Any] = {"access_key_id": key, "secret_access_key": secret, "endpoint": url, "region": "us-east-1"}
     obstore |= {"client_options": {"allow_http": True}, "virtual_hosted_style_request": False}
     return {
         "forebay": Peer("forebay", {"up": f"s3://{BUCKET}", **MEMORY}, ""),

@@ -298,7 +298,7 @@ class File(io.RawIOBase):
     _description: bytes
     _replicas: int
     _session: _native.Session | None
-    _native: _native.File | None
+    _opened: _native.File | None
     _position: int
 
     def __init__(self) -> None:
@@ -311,7 +311,7 @@ class File(io.RawIOBase):
         if described is None:
             raise RuntimeError("the process was forked while a file was opened; open it again")
         file = cls._described(client, entry, described)
-        file._session, file._native = session, native
+        file._session, file._opened = session, native
         return file
 
     @classmethod
@@ -319,7 +319,7 @@ class File(io.RawIOBase):
         file = cls.__new__(cls)
         file._client, file._entry = client, entry
         file._description, file._replicas = described
-        file._session = file._native = None
+        file._session = file._opened = None
         file._position = position
         return file
 
@@ -394,7 +394,7 @@ class File(io.RawIOBase):
 
     def close(self) -> None:
         """Lets go of it."""
-        self._session = self._native = None
+        self._session = self._opened = None
         super().close()
 
     def __repr__(self) -> str:
@@ -411,10 +411,10 @@ class File(io.RawIOBase):
         if self.closed:
             raise ValueError("the file is closed; open it again")
         session = self._client._live()
-        if self._native is None or self._session is not session:
-            self._native = session.reopen(self._description, self._replicas)
+        if self._opened is None or self._session is not session:
+            self._opened = session.reopen(self._description, self._replicas)
             self._session = session
-        return self._native
+        return self._opened
 
 
 class Upload:

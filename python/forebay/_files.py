@@ -144,6 +144,10 @@ def _reopened(
 class WriteFile(AbstractBufferedFile):
     """A file that is being written. It is there, whole, when it is closed; in a transaction, when that ends."""
 
+    # Of fsspec's, which has no types.
+    buffer: io.BytesIO
+    closed: bool
+
     def __init__(
         self,
         fs: ForebayFileSystem,
@@ -220,6 +224,8 @@ class AsyncReadFile(AbstractAsyncStreamedFile):
 
 class AsyncWriteFile(AbstractAsyncStreamedFile):
     """A file that is being written in an event loop. One that is not closed never was."""
+
+    closed: bool
 
     def __init__(self, fs: ForebayFileSystem, path: str, upload: AsyncUpload) -> None:
         self._upload = upload

@@ -19,7 +19,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forebay import _native, _processes
 from forebay._client import Client, Entry
@@ -330,7 +330,7 @@ async def _answer(start: Callable[[_Done], _Answer | _native.Operation]) -> _Ans
 
     started = start(done)
     if not isinstance(started, _native.Operation):
-        return cast(_Answer, started)
+        return started
     try:
         return await future
     except asyncio.CancelledError:

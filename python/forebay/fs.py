@@ -72,6 +72,8 @@ class ForebayFileSystem(AsyncFileSystem):
 
     protocol = "forebay"
     root_marker = "/"
+    #: Of whom fsspec's loop is.
+    _pid: int
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import forebay
 import pytest
@@ -16,7 +17,7 @@ import pytest
 #: How long anything may take here that is not broken.
 SOON = 30.0
 #: So that a machine with many tests on it has the memory.
-SMALL: dict[str, str | bool] = {"worker_memory_size": "64MiB", "worker_memory_prewarm": False}
+SMALL: dict[str, Any] = {"worker_memory_size": "64MiB", "worker_memory_prewarm": False}
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -89,27 +90,32 @@ def worker(origin: Path, tmp_path: Path) -> Iterator[Worker]:
     worker.end()
 
 
-def shown(client: forebay.Client, worker: Worker) -> forebay.View:
-    """A view of the worker's memory: clients look for that in the background."""
-    views: list[forebay.View] = []
+def wait_until_shown(client: forebay.Client, worker: Worker, origin: Path) -> None:
+    """Until the client sees the worker's memory: it looks for that in the background, and keeps what it has read otherwise."""
+    numbers = itertools.count()
 
     def is_shown() -> bool:
-        views[:] = [client.view("/large", 0, 1 << 20)]
-        return worker.pinned_bytes() > 0
+        path = f"/new{next(numbers)}"
+        with (origin / path[1:]).open("wb") as file:
+            file.truncate(1 << 20)
+        view = client.view(path, 0, 1 << 20)
+        return len(view) > 0 and worker.pinned_bytes() > 0
 
     eventually("the worker shows its memory", is_shown)
-    return views[0]
+    eventually("the view is given back", lambda: worker.pinned_bytes() == 0)
 
 
 def test_everything_is_read_from_a_worker_elsewhere(worker: Worker, origin: Path) -> None:
     wanted = (origin / "large").read_bytes()
     with forebay.Client(**worker.settings()) as client:
+        wait_until_shown(client, worker, origin)
         for _ in range(2):
             assert client.read("/large") == wanted
             assert client.read_ranges([(f"/tree/{number:02}", 0, 10) for number in range(20)]) == [
                 (origin / f"tree/{number:02}").read_bytes()[:10] for number in range(20)
             ]
-        view = shown(client, worker)
+        view = client.view("/large", 0, 1 << 20)
+        assert worker.pinned_bytes() > 0
         assert bytes(view) == wanted[: 1 << 20]
         del view
         eventually("the view is given back", lambda: worker.pinned_bytes() == 0)
@@ -118,7 +124,8 @@ def test_everything_is_read_from_a_worker_elsewhere(worker: Worker, origin: Path
 def test_the_end_of_a_forked_child_gives_back_nothing_of_its_parents(worker: Worker, origin: Path) -> None:
     wanted = (origin / "large").read_bytes()[: 1 << 20]
     with forebay.Client(**worker.settings()) as client:
-        view = shown(client, worker)
+        wait_until_shown(client, worker, origin)
+        view = client.view("/large", 0, 1 << 20)
         assert in_fork(lambda: client.read("/large", 0, 1 << 20) == wanted) == "True"
         # Its objects are collected as those of any process.
         child = os.fork()
@@ -134,21 +141,19 @@ def test_the_end_of_a_forked_child_gives_back_nothing_of_its_parents(worker: Wor
 
 
 @pytest.mark.parametrize("has_child", [False, True], ids=["alone", "with a forked child"])
-def test_a_killed_reader_gives_its_views_back(worker: Worker, has_child: bool) -> None:
+def test_a_killed_reader_gives_its_views_back(worker: Worker, origin: Path, has_child: bool) -> None:
     program = f"""
         import os, time, forebay
         client = forebay.Client(**{worker.settings()!r})
-        while True:
-            view = client.view("/large", 0, 1 << 20)
+        while (path := input()) != "hold":
+            view = client.view(path, 0, 1 << 20)
             print("viewed", flush=True)
-            if input() == "hold":
-                break
         child = os.fork() if {has_child} else 1
         if child == 0:
             # Of its own accord, it does nothing with the client.
-            print("child", os.getpid(), flush=True)
+            os.write(1, f"child {{os.getpid()}}\\n".encode())
         else:
-            print("holds", flush=True)
+            os.write(1, b"holds\\n")
         time.sleep(600)
     """
     reader = subprocess.Popen(
@@ -157,12 +162,19 @@ def test_a_killed_reader_gives_its_views_back(worker: Worker, has_child: bool) -
     assert reader.stdin is not None and reader.stdout is not None
     child = 0
     try:
-        is_held = False
-        while not is_held:
-            assert reader.stdout.readline() == "viewed\n"
-            is_held = worker.pinned_bytes() > 0
-            reader.stdin.write("hold\n" if is_held else "again\n")
+        deadline = time.monotonic() + SOON
+        for number in itertools.count():
+            assert time.monotonic() < deadline
+            # As in `wait_until_shown`.
+            with (origin / f"new{number}").open("wb") as file:
+                file.truncate(1 << 20)
+            reader.stdin.write(f"/new{number}\n")
             reader.stdin.flush()
+            assert reader.stdout.readline() == "viewed\n"
+            if worker.pinned_bytes() > 0:
+                break
+        reader.stdin.write("hold\n")
+        reader.stdin.flush()
         lines = [reader.stdout.readline() for _ in range(1 + has_child)]
         child = next((int(line.split()[1]) for line in lines if line.startswith("child")), 0)
         assert "holds\n" in lines and worker.pinned_bytes() > 0

@@ -80,14 +80,13 @@ class Streamer:
         """The code, and what was told."""
         found: dict[str, int] = {}
 
-        @FOUND
         def tell(path: bytes, size: int, _context: None) -> None:
             found[path.decode()] = size
 
         def patterns(texts: tuple[str, ...]) -> tuple[Any, ctypes.c_uint]:
             return (ctypes.c_char_p * len(texts))(*[text.encode() for text in texts]), ctypes.c_uint(len(texts))
 
-        arguments = (os.fsencode(prefix), ctypes.c_int(recursive), *patterns(allow), *patterns(ignore), tell, None)
+        arguments = (os.fsencode(prefix), ctypes.c_int(recursive), *patterns(allow), *patterns(ignore), FOUND(tell), None)
         return self._call("list_files", self._handle, *arguments), found
 
     def end(self) -> None:

@@ -7,13 +7,16 @@ import asyncio
 import errno
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import forebay
 import pytest
 from forebay.aio import AsyncClient
 
 from .conftest import SMALL, content, in_fork
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 #: More than two parts.
 LARGE = (18 << 20) + 5
@@ -26,7 +29,8 @@ def test_what_is_written_is_at_the_origin_and_is_read_next(client: forebay.Clien
     assert (origin / "small").read_bytes() == client.read("/small") == b"another"
     assert client.stat("/small") == made
     numbers = array.array("d", range(1000))
-    for data in [bytearray(b"bytes"), memoryview(b"like"), numbers]:
+    kinds: list[ReadableBuffer] = [bytearray(b"bytes"), memoryview(b"like"), numbers]
+    for data in kinds:
         client.write("/new/file", data)
         assert client.read("/new/file") == bytes(data)
     with pytest.raises(TypeError):

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_file_that_others_may_read_is_refused() {
         let line = format!("KEY {SECRET} reader a\n");
-        for mode in [0o644, 0o640, 0o604] {
+        for mode in [0o644, 0o660, 0o604] {
             let refused = Keyring::open(file(&line, mode).path(), scope()).unwrap_err();
             assert!(refused.to_string().contains("chmod 600"), "{refused}");
         }

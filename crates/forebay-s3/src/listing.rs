@@ -264,7 +264,8 @@ impl<N: Names> Walk<'_, N> {
         let key = format!("{}{name}{}", frame.prefix, if is_directory { "/" } else { "" });
         let after = &self.query.after;
         // A directory whose key came before may have names that come after.
-        let comes_after = key > *after || (is_directory && key != *after && after.starts_with(&key));
+        let has_later_names = after.starts_with(&key) && !(self.query.delimited && key == *after);
+        let comes_after = key > *after || (is_directory && has_later_names);
         if !comes_after || *key <= *from {
             return None;
         }

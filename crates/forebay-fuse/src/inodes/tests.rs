@@ -221,7 +221,7 @@ fn what_was_found_and_made_here_is_so_in_the_next_process() {
     assert!(new.is_kept(), "the writer that it was made for may come");
     assert_eq!(new.ino, table.remember(&path("split"), known(Some(1), now)).ino);
     assert!(next.get(ROOT).is_some());
-    let remaining = next.get(made.ino).unwrap().known().remaining(Instant::now());
+    let remaining = next.get(changed.ino).unwrap().known().remaining(Instant::now());
     assert_eq!(remaining, Duration::ZERO, "it is asked again");
 }
 
