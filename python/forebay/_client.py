@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from forebay import _native, _processes
 from forebay._prefetch import Prefetch
+from forebay._ranges import LONG, Ranges
 from forebay._settings import Setting, Settings
 
 if TYPE_CHECKING:
@@ -138,10 +139,22 @@ class Client:
 
     def read(self, path: AnyPath, offset: int = 0, n: int | None = None) -> bytes:
         """``n`` bytes of a file, or all that follow ``offset``; fewer only at the end of the file."""
-        if n is None:
-            with self.open(path) as file:
-                return file.pread(max(file.entry.size - offset, 0), offset)
-        return self._live().read_ranges([(path, offset, n)])[0]
+        if offset < 0:
+            raise ValueError(f"{offset} is no offset; give one from 0 on")
+        if n is not None and n <= LONG:
+            return self._live().read_ranges([(path, offset, n)])[0]
+        ranges = Ranges([path], [offset], [None if n is None else offset + n])
+        self._carry_out(ranges)
+        [found] = ranges.answer("raise")
+        return bytes(found)
+
+    def _carry_out(self, ranges: Ranges) -> None:
+        """Read ranges: once more, as files are now, if one was replaced since its size was known."""
+        session = self._live()
+        for revalidate in (False, True):
+            opened = session.open_each(ranges.unsized, revalidate) if ranges.unsized else []
+            if ranges.take(session.read_each(ranges.reads(opened))):
+                break
 
     def read_into(self, reads: Iterable[tuple[AnyPath | File, int, Target]]) -> list[int]:
         """Carry out any number of reads ``(path or file, offset, buffer)`` in one call.
@@ -244,14 +257,18 @@ class Client:
         if session is not None:
             session.close()
 
+    def end(self) -> None:
+        """Used at the end of the interpreter."""
+        # A thread that connects may do so for as long as a server does not answer. It goes with the process.
+        if not self._connecting.locked():
+            self.close()
+
     def forget(self) -> None:
         """Used after a fork, in the child."""
         # Another thread of the parent may have held the lock.
         self._connecting = threading.Lock()
         self._session = None
         self.windows_dir = None
-
-    end = close
 
     def __enter__(self) -> Self:
         """The client, to be closed at the end of the block."""

@@ -88,21 +88,24 @@ class ReadFile(AbstractBufferedFile):
     def readline(self, size: int | None = -1, /) -> bytes:
         """The bytes up to the next newline, that included; at most ``size``, if that is not negative."""
         self._check_open()
+        limit = self.size if size is None or size < 0 else size
         pieces: list[bytes] = []
-        while piece := self._rest_of_line():
+        length = 0
+        while length < limit and (piece := self._rest_of_line()):
             pieces.append(piece)
+            length += len(piece)
             if piece.endswith(_NEWLINE):
                 break
-        line = b"".join(pieces)
-        if size is not None and 0 <= size < len(line):
-            self.loc -= len(line) - size
-            return line[:size]
-        return line
+        if length > limit:
+            self.loc -= length - limit
+        return b"".join(pieces)[:limit]
 
     def close(self) -> None:
         """Let go of it."""
         super().close()
-        self._file.close()
+        # fsspec has files that their users cannot close.
+        if self.closed:
+            self._file.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         """The file system, and which version this is."""
@@ -204,10 +207,13 @@ class WriteFile(AbstractBufferedFile):
 
     def _begin_with(self, path: str) -> None:
         """An object cannot be added to: it is written anew, with what it has at the beginning."""
-        with contextlib.suppress(FileNotFoundError), self.fs.client.open(path) as before:
-            while piece := before.pread(AT_ONCE, self.loc):
-                self._upload.write(piece)
-                self.loc += len(piece)
+        with contextlib.suppress(FileNotFoundError):
+            # The origin is asked: with what is merely believed, what somebody else has written since would be lost.
+            self.fs.client.stat(path, revalidate=True)
+            with self.fs.client.open(path) as before:
+                while piece := before.pread(AT_ONCE, self.loc):
+                    self._upload.write(piece)
+                    self.loc += len(piece)
 
 
 class AsyncReadFile(AbstractAsyncStreamedFile):

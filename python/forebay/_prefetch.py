@@ -110,6 +110,8 @@ class Prefetch:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all that was begun has come, for ``timeout`` seconds at most; whether it has."""
+        if self._is_inherited():
+            return True
         with self._is_idle:
             return self._is_idle.wait_for(lambda: not self._under_way, timeout)
 
@@ -155,9 +157,12 @@ class Prefetch:
         """Another thread of the parent may have held the lock at the fork."""
         return self._process != os.getpid()
 
-    def _has_begun(self, operation: _native.Operation) -> None:
+    def _has_begun(self, operation: _native.Operation) -> bool:
+        """Whether it is wanted still: another thread may have closed this meanwhile."""
         with self._lock:
-            self._under_way.add(operation)
+            if not self._is_closed:
+                self._under_way.add(operation)
+            return not self._is_closed
 
     def _has_ended(self, operation: _native.Operation) -> None:
         with self._lock:
@@ -179,8 +184,9 @@ class _Told:
         with self._lock:
             self._operation = operation
             prefetch = None if self._has_ended else self._prefetch()
-            if prefetch is not None:
-                prefetch._has_begun(operation)
+            is_wanted = prefetch is None or prefetch._has_begun(operation)
+        if not is_wanted:
+            operation.cancel()
 
     def ended(self, _answer: Any, _error: BaseException | None) -> None:
         with self._lock:

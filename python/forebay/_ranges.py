@@ -1,4 +1,4 @@
-"""Ranges of files as fsspec names them, as reads that a client carries out in one call. Pure."""
+"""Ranges of files as fsspec and others name them, as reads that a client carries out in one call. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 #: A range that is said to be longer is first compared with its file, so that no memory is taken for bytes that there are not.
-_LONG = 16 << 20
+LONG = 16 << 20
 
 
 class Ranges:
@@ -17,7 +17,7 @@ class Ranges:
     together anyway.
     """
 
-    def __init__(self, paths: Sequence[str], starts: object, ends: object) -> None:
+    def __init__(self, paths: Sequence[Any], starts: object, ends: object) -> None:
         self._ranges = list(zip(paths, _for_each(paths, starts), _for_each(paths, ends), strict=True))
         #: The paths of which the size has to be known first, each once.
         self.unsized = list(dict.fromkeys(path for path, start, end in self._ranges if _needs_size(start, end)))
@@ -65,9 +65,9 @@ class Ranges:
         return list(self._found)
 
 
-def _for_each(paths: Sequence[str], limits: object) -> list[Any]:
+def _for_each(paths: Sequence[Any], limits: object) -> list[Any]:
     return list(limits) if isinstance(limits, Iterable) else [limits] * len(paths)
 
 
 def _needs_size(start: int | None, end: int | None) -> bool:
-    return end is None or end < 0 or (start or 0) < 0 or end - (start or 0) > _LONG
+    return end is None or end < 0 or (start or 0) < 0 or end - (start or 0) > LONG

@@ -15,6 +15,7 @@ writes to the read's buffers any more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forebay import _native, _processes
 from forebay._client import Client, Entry
+from forebay._ranges import LONG, Ranges
 from forebay._settings import Setting, Settings
 
 if TYPE_CHECKING:
@@ -98,10 +100,25 @@ class AsyncClient:
 
     async def read(self, path: AnyPath, offset: int = 0, n: int | None = None) -> bytes:
         """As :meth:`forebay.Client.read`."""
-        if n is None:
-            file = await self.open(path)
-            return await file.pread(max(file.entry.size - offset, 0), offset)
-        return (await self.read_ranges([(path, offset, n)]))[0]
+        if offset < 0:
+            raise ValueError(f"{offset} is no offset; give one from 0 on")
+        if n is not None and n <= LONG:
+            return (await self.read_ranges([(path, offset, n)]))[0]
+        ranges = Ranges([path], [offset], [None if n is None else offset + n])
+        await self._carry_out(ranges)
+        [found] = ranges.answer("raise")
+        return bytes(found)
+
+    async def _carry_out(self, ranges: Ranges) -> None:
+        """As of :class:`forebay.Client`."""
+        session = await self._live()
+        for revalidate in (False, True):
+            opened: list[tuple[_native.File, int] | OSError] = []
+            if ranges.unsized:
+                opened = await _answer(lambda done: session.open_each(ranges.unsized, revalidate, done))
+            reads = ranges.reads(opened)
+            if ranges.take(await _answer(lambda done: session.read_each(reads, done))):
+                break
 
     async def read_into(self, reads: Iterable[tuple[AnyPath | AsyncFile, int, Target]]) -> list[int]:
         """As :meth:`forebay.Client.read_into`."""
@@ -155,10 +172,6 @@ class AsyncClient:
         """As :meth:`forebay.Client.refresh`."""
         session = await self._live()
         await _answer(lambda done: session.refresh(path, below, done))
-
-    async def _open_each(self, paths: list[str], revalidate: bool) -> list[tuple[_native.File, int] | OSError]:
-        session = await self._live()
-        return await _answer(lambda done: session.open_each(paths, revalidate, done))
 
     async def view(self, path: AnyPath | AsyncFile, offset: int, n: int) -> _native.View:
         """As :meth:`forebay.Client.view`."""
@@ -333,8 +346,12 @@ async def _answer(start: Callable[[_Done], _Answer | _native.Operation]) -> _Ans
         return started
     try:
         return await future
-    except asyncio.CancelledError:
+    except BaseException:
+        # Whatever ended the wait, a coroutine that is closed included: memory that was given by its address has no other guard. What has
+        # ended takes no harm.
         started.cancel()
+        with contextlib.suppress(RuntimeError):
+            future.cancel()
         raise
 
 

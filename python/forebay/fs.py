@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import errno
 import os
 import threading
 import weakref
@@ -37,9 +38,12 @@ from forebay._client import Client, Upload
 from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, WriteFile, details
 from forebay._ranges import Ranges
 from forebay._settings import Setting, Settings
-from forebay.aio import AsyncClient
+from forebay.aio import AsyncClient, AsyncFile
 
 __all__ = ["ForebayFileSystem"]
+
+#: What says that there is nothing of a name, or that it cannot be one.
+_NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENAMETOOLONG})
 
 #: Clients of file systems, in this process.
 _clients: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
@@ -134,15 +138,15 @@ class ForebayFileSystem(AsyncFileSystem):
         """Whether there is anything of that name."""
         try:
             self.info(path, **kwargs)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        except OSError as error:
+            return _is_there(error)
         return True
 
     async def _exists(self, path: str, **kwargs: Any) -> bool:
         try:
             await self._info(path, **kwargs)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        except OSError as error:
+            return _is_there(error)
         return True
 
     def modified(self, path: str) -> datetime.datetime:
@@ -187,7 +191,7 @@ class ForebayFileSystem(AsyncFileSystem):
         if maxdepth is None:
             found = await self._walked(path, withdirs)
         else:
-            found = await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **kwargs)
+            found = await self._levels(path, withdirs, maxdepth, **kwargs)
         if prefix:
             start = path.rstrip("/") + "/" + prefix
             found = {name: info for name, info in found.items() if name.startswith(start)}
@@ -201,6 +205,31 @@ class ForebayFileSystem(AsyncFileSystem):
                 found[path] = await self._info(path)
             async for entry in self._beside.find(path, dirs=withdirs):
                 found[entry.path] = details(entry)
+        return dict(sorted(found.items()))
+
+    async def _levels(self, path: str, withdirs: bool, depth: int, **kwargs: Any) -> dict[str, Any]:
+        """The same of so many levels. What cannot be listed is an error, and not the end of a tree, as fsspec's own walk would have it."""
+        if depth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        found: dict[str, Any] = {}
+        if withdirs and path != self.root_marker and await self._exists(path):
+            found[path] = await self._info(path)
+        directories = [path]
+        for _ in range(depth):
+            listings = await _run_coros_in_chunks(
+                [self._ls(directory, **kwargs) for directory in directories],
+                batch_size=self.batch_size,
+                nofiles=True,
+                return_exceptions=True,
+            )
+            directories = []
+            for listing in listings:
+                if isinstance(listing, (FileNotFoundError, NotADirectoryError)):
+                    continue
+                if isinstance(listing, BaseException):
+                    raise listing
+                directories += [info["name"] for info in listing if info["type"] == "directory"]
+                found |= {info["name"]: info for info in listing if withdirs or info["type"] != "directory"}
         return dict(sorted(found.items()))
 
     async def _mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
@@ -248,10 +277,7 @@ class ForebayFileSystem(AsyncFileSystem):
         :param on_error: ``"return"``: an exception takes the place of the bytes that cannot be read; else the first one is raised.
         """
         ranges = Ranges(self._names(paths), starts, ends)
-        for revalidate in (False, True):
-            opened = self.client._live().open_each(ranges.unsized, revalidate) if ranges.unsized else []
-            if ranges.take(self.client.read_each(ranges.reads(opened))):
-                break
+        self.client._carry_out(ranges)
         return ranges.answer(on_error)
 
     async def _cat_ranges(
@@ -265,10 +291,7 @@ class ForebayFileSystem(AsyncFileSystem):
         **kwargs: Any,
     ) -> list[Any]:
         ranges = Ranges(self._names(paths), starts, ends)
-        for revalidate in (False, True):
-            opened = await self._beside._open_each(ranges.unsized, revalidate) if ranges.unsized else []
-            if ranges.take(await self._beside.read_each(ranges.reads(opened))):
-                break
+        await self._beside._carry_out(ranges)
         return ranges.answer(on_error)
 
     def _names(self, paths: list[str]) -> list[str]:
@@ -286,25 +309,23 @@ class ForebayFileSystem(AsyncFileSystem):
         return bytes(found)
 
     async def _get_file(self, rpath: str, lpath: str, callback: Any = DEFAULT_CALLBACK, **kwargs: Any) -> None:
-        try:
-            file = await self._beside.open(self._strip_protocol(rpath))
-        except IsADirectoryError:
-            os.makedirs(lpath, exist_ok=True)
-            return
-        callback.set_size(file.entry.size)
-        memory = memoryview(bytearray(min(4 * AT_ONCE, file.entry.size)))
-        offset = 0
-        try:
-            with open(lpath, "wb") as local:
-                while count := await file.readinto(memory, offset):
-                    await asyncio.to_thread(local.write, memory[:count])
-                    callback.relative_update(count)
-                    offset += count
-        except BaseException:
-            # Nobody is to take a part for the whole.
-            with contextlib.suppress(OSError):
-                os.unlink(lpath)
-            raise
+        rpath = self._strip_protocol(rpath)
+        for is_again in (False, True):
+            try:
+                file = await self._beside.open(rpath)
+            except IsADirectoryError:
+                os.makedirs(lpath, exist_ok=True)
+                return
+            try:
+                await _bring(file, lpath, callback)
+            except OSError as error:
+                if is_again or error.errno != errno.ESTALE:
+                    raise
+            else:
+                return
+            # The file was replaced. Once more, of what is there now.
+            await self._beside.stat(rpath, revalidate=True)
+            callback.absolute_update(0)
 
     def _open(
         self,
@@ -406,9 +427,36 @@ class ForebayFileSystem(AsyncFileSystem):
                 await self._rmdir(name)
 
 
+def _is_there(error: OSError) -> bool:
+    """Nothing is of that name, or could be. Any other error says nothing about that, and is raised."""
+    if error.errno in _NOTHING_THERE:
+        return False
+    raise error
+
+
 def _listed(entries: Iterable[dict[str, Any]], detail: bool) -> list[Any]:
     found = sorted(entries, key=lambda info: info["name"])
     return found if detail else [info["name"] for info in found]
+
+
+async def _bring(file: AsyncFile, lpath: str, callback: Any) -> None:
+    """Make a local file of a version of a file."""
+    callback.set_size(file.entry.size)
+    memory = memoryview(bytearray(min(4 * AT_ONCE, file.entry.size)))
+    offset = 0
+    # A local file that cannot be opened is not ours to remove.
+    with open(lpath, "wb") as local:
+        try:
+            while count := await file.readinto(memory, offset):
+                await asyncio.to_thread(local.write, memory[:count])
+                callback.relative_update(count)
+                offset += count
+            local.flush()
+        except BaseException:
+            # Nobody is to take a part for the whole.
+            with contextlib.suppress(OSError):
+                os.unlink(lpath)
+            raise
 
 
 async def _once(value: Any) -> AsyncIterator[Any]:

@@ -58,16 +58,21 @@ fn wait<T: Send>(py: Python<'_>, runtime: &'static Runtime, work: impl Future<Ou
         if let Poll::Ready(answer) = poll_once(runtime, work.as_mut()) {
             return Ok(answer);
         }
-        runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    biased;
-                    answer = &mut work => return Ok::<T, PyErr>(answer),
-                    () = tokio::time::sleep(LOOK_EVERY) => Python::attach(|py| py.check_signals())?,
-                }
+        // A signal's handler, and a finalizer that the look for signals runs, may use the client as well. A thread that waits on a
+        // runtime cannot wait on it once more, so they have their turn between two waits.
+        loop {
+            let waited = runtime.block_on(async { tokio::time::timeout(LOOK_EVERY, work.as_mut()).await });
+            match waited {
+                Ok(answer) => return Ok(answer),
+                Err(_) => look_for_signals()?,
             }
-        })
+        }
     })
+}
+
+/// Has the handlers of signals run that have come. At the end of the interpreter nobody handles any, and the thread goes on waiting.
+fn look_for_signals() -> PyResult<()> {
+    Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()))
 }
 
 fn poll_once<F: Future + ?Sized>(runtime: &Runtime, work: Pin<&mut F>) -> Poll<F::Output> {

@@ -72,6 +72,23 @@ def test_a_cancelled_read_is_over_when_its_task_is(hung_worker: HungWorker) -> N
     asyncio.run(use())
 
 
+def test_a_read_whose_coroutine_is_closed_is_over(hung_worker: HungWorker) -> None:
+    async def use() -> None:
+        client = AsyncClient(workers=hung_worker.address, network_shared_memory="off")
+        await client._live()
+        buffer = bytearray(1000)
+        read = client.read_into([("/file", 0, buffer)])
+        # As a loop does that is ended before the read: it waits, and nobody will wake it.
+        read.send(None)
+        with pytest.raises(BufferError):
+            buffer.extend(b"more")
+        read.close()
+        buffer.extend(b"more")
+        await client.close()
+
+    asyncio.run(use())
+
+
 def test_a_forked_child_runs_a_loop_of_its_own(origin: Path) -> None:
     client = AsyncClient(up=origin, **SMALL)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import forebay
 import pytest
+from forebay._settings import Settings
+from forebay.aio import AsyncClient
 
 from .conftest import SMALL, content
 
@@ -112,6 +116,35 @@ def test_a_replaced_file_is_estale_to_its_handle_and_new_to_its_path(origin: Pat
         buffer = bytearray(len(old))
         [count] = client.read_into([("/changing", 0, buffer)])
         assert bytes(buffer[:count]) == new
+
+
+def test_a_whole_file_is_read_as_it_is_now_and_takes_no_more_memory_than_it_has(origin: Path) -> None:
+    old, new = content(7, 9 << 20), content(8, 2 << 20)
+
+    async def read(client: forebay.Client) -> bytes:
+        return await AsyncClient.beside(client).read("/changing")
+
+    with forebay.Client(up=origin, client_prefetch_max_part_number=0, **SMALL) as client:
+        readers: list[Callable[[], bytes]] = [lambda: client.read("/changing"), lambda: asyncio.run(read(client))]
+        for again in readers:
+            (origin / "changing").write_bytes(old)
+            client.refresh("/changing")
+            # The path is known, and of the file the beginning is cached.
+            assert client.read("/changing", 0, 10) == old[:10]
+            (origin / "next").write_bytes(new)
+            os.replace(origin / "next", origin / "changing")
+            assert again() == new
+        assert client.read("/small", 5, 1 << 60) == b"a cache must never get wrong"
+        assert client.read("/small", 1 << 40) == b""
+        with pytest.raises(ValueError, match="from 0 on"):
+            client.read("/small", -1)
+
+
+def test_a_thread_that_connects_for_ever_holds_up_no_end() -> None:
+    client = forebay.Client._of(Settings.of(None, "127.0.0.1:1", None, None, {}))
+    with client._connecting:
+        client.end()
+    client.close()
 
 
 def test_a_pickled_client_is_its_settings_and_a_pickled_file_its_version(client: forebay.Client, origin: Path) -> None:

@@ -10,13 +10,13 @@ import json
 import multiprocessing
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import SMALL, content, in_fork
+from .conftest import SMALL, HungWorker, content, in_fork
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
@@ -60,14 +60,33 @@ def test_info_has_what_users_look_for(fs: Any, origin: Path) -> None:
     assert fs.modified("/small").timestamp() == pytest.approx(info["mtime"])
     assert fs.info("/tree")["type"] == "directory" and fs.isdir("/tree") and not fs.isfile("/tree")
     assert not fs.exists("/missing") and not fs.exists("/small/below")
+    assert not fs.exists("/tree//00") and not fs.exists("/" + "long" * 1000)
     assert json.dumps(info)
     assert [entry["name"] for entry in fs.ls("/")] == ["/empty", "/large", "/small", "/tree"]
     assert len(fs.find("/")) == 24 and "/tree/deep" in fs.find("/", withdirs=True)
     assert fs.find("/missing") == [] and fs.find("/small") == ["/small"]
     assert fs.glob("/tree/0[0-2]") == ["/tree/00", "/tree/01", "/tree/02"]
     assert fs.glob("/**/end") == ["/tree/deep/end"]
+    assert fs.find("/tree", maxdepth=1) == [f"/tree/{number:02}" for number in range(20)]
+    assert fs.find("/", maxdepth=2, withdirs=True) == sorted([*fs.ls("/", detail=False), *fs.ls("/tree", detail=False)])
+    assert fs.find("/small", maxdepth=1) == ["/small"] and fs.find("/missing", maxdepth=1, withdirs=True) == []
     assert [names for _, _, names in fs.walk("/tree/deep")] == [["end"]]
     assert fs.du("/tree/deep") == 3
+
+
+def test_what_cannot_be_listed_is_an_error_and_not_empty(hung_worker: HungWorker) -> None:
+    settings = {"client_request_timeout": "1s", "network_shared_memory": "off"}
+    fs = fsspec.filesystem("forebay", workers=hung_worker.address, skip_instance_cache=True, **settings)
+    asked: list[Callable[[], Any]] = [
+        lambda: fs.find("/"),
+        lambda: fs.find("/", maxdepth=1),
+        lambda: fs.glob("/*"),
+        lambda: fs.exists("/file"),
+    ]
+    for ask in asked:
+        with pytest.raises(OSError):
+            ask()
+    fs.client.close()
 
 
 def test_any_number_of_ranges_is_one_native_call(fs: Any, origin: Path) -> None:
@@ -135,7 +154,14 @@ def test_lines_are_those_of_a_file(fs: Any, origin: Path) -> None:
         assert file.readline() == lines[1][3:] and list(file) == lines[2:]
         assert file.readline() == b""
         file.seek(0)
+        assert file.readline(0) == b"" and file.readline(1 << 40) == lines[0] and file.tell() == len(lines[0])
+        file.seek(0)
         assert file.readlines() == lines
+    (origin / "one line").write_bytes(b"x" * (1 << 20))
+    with fs.open("/one line") as file:
+        fs.client._session = counting = Counting(fs.client._session)
+        # However far the next newline is.
+        assert file.readline(10) == b"x" * 10 and counting.asked.count("read_ranges") == 1
     with fs.open("/lines", "r") as text:
         assert text.readlines() == [line.decode() for line in lines]
 
@@ -248,6 +274,48 @@ def test_names_are_removed_copied_and_moved(fs: Any, origin: Path, tmp_path: Pat
     with pytest.raises(FileNotFoundError):
         fs.get_file("/missing", str(tmp_path / "nothing"))
     assert not (tmp_path / "nothing").exists()
+    (tmp_path / "a directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        fs.get_file("/large", str(tmp_path / "a directory"))
+
+
+def test_a_local_file_that_cannot_be_written_to_stays(fs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"kept")
+    # As for a user who may read it only; who runs the tests may be root.
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(PermissionError):
+        fs.get_file("/large", str(kept))
+    monkeypatch.undo()
+    assert kept.read_bytes() == b"kept"
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise PermissionError
+
+
+def replace(origin: Path, name: str, data: bytes) -> None:
+    """Put another object in its place, as somebody else would."""
+    (origin / "next").write_bytes(data)
+    os.replace(origin / "next", origin / name)
+
+
+def test_what_was_replaced_since_is_what_is_brought_and_added_to(origin: Path, tmp_path: Path) -> None:
+    settings = {"client_prefetch_max_part_number": 0, **SMALL}
+    fs = fsspec.filesystem("forebay", up=str(origin), skip_instance_cache=True, **settings)
+    new = content(9, 3 << 20)
+    # Believed, and of the old version only the beginning is cached.
+    fs.cat_file("/large", 0, 10)
+    replace(origin, "large", new)
+    fs.get_file("/large", str(tmp_path / "here"))
+    assert (tmp_path / "here").read_bytes() == new
+    fs.pipe_file("/log", b"old")
+    assert fs.cat_file("/log") == b"old"
+    replace(origin, "log", b"new, and longer")
+    with fs.open("/log", "ab") as file:
+        file.write(b", added")
+    assert (origin / "log").read_bytes() == b"new, and longer, added"
+    fs.client.close()
 
 
 def test_file_systems_with_the_same_arguments_share_one_client(fs: Any, origin: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import forebay
 import forebay.torch
 import pytest
-from forebay._prefetch import Window
+from forebay._prefetch import Prefetch, Window
 
 from .conftest import in_fork
 
@@ -101,6 +101,8 @@ def test_it_ends_when_it_is_closed_forgotten_or_forked(client: forebay.Client) -
 
     def use() -> str:
         prefetch.advance()
+        # What is under way is so in the parent only.
+        assert prefetch.wait(30)
         prefetch.close()
         return "left alone"
 
@@ -111,6 +113,22 @@ def test_it_ends_when_it_is_closed_forgotten_or_forked(client: forebay.Client) -
     for _ in range(50):
         client.prefetch(plan)
     assert client.read("/small", 0, 4) == b"what"
+
+
+def test_what_begins_while_another_thread_closes_is_given_up(client: forebay.Client) -> None:
+    is_closing = False
+
+    def session() -> Any:
+        if is_closing:
+            # In the middle of `advance`.
+            prefetch.close()
+        return client._live()
+
+    prefetch = Prefetch(session, [("/tree/00", 0, 10), ("/large", 0, 9 << 20)], 10, "here")
+    assert prefetch.wait(30)
+    is_closing = True
+    prefetch.advance()
+    assert not prefetch._under_way
 
 
 def test_many_threads_advance_one_plan(client: forebay.Client) -> None:

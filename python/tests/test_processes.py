@@ -105,6 +105,36 @@ def test_ctrl_c_ends_a_wait_and_the_client_goes_on(hung_worker: HungWorker) -> N
         assert time.monotonic() - began < SOON
 
 
+class Enough(Exception):
+    """What a handler raises when it has what it wanted."""
+
+
+def test_a_signal_handler_may_read_while_its_thread_waits(
+    hung_worker: HungWorker, client: forebay.Client, origin: Path
+) -> None:
+    found: list[bytes] = []
+
+    def handle(*_: object) -> None:
+        # Nothing of it is cached: this waits as well.
+        found.append(client.read("/large"))
+        raise Enough
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with forebay.Client(workers=hung_worker.address, network_shared_memory="off") as waiting:
+
+            def interrupt() -> None:
+                hung_worker.is_asked.wait(SOON)
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(Enough):
+                waiting.stat("/file")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert found == [(origin / "large").read_bytes()]
+
+
 def test_other_threads_run_while_one_waits(hung_worker: HungWorker) -> None:
     with forebay.Client(
         workers=hung_worker.address, client_request_timeout="1s", network_shared_memory="off"

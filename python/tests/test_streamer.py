@@ -76,12 +76,20 @@ class Streamer:
         code = self._call("response", self._handle, *places, ctypes.c_uint(timeout_ms))
         return code, submission.value, file.value, index.value, bool(done.value)
 
-    def list(self, prefix: Path | str, recursive: bool = True, allow: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> Any:
-        """The code, and what was told."""
+    def list(
+        self,
+        prefix: Path | str,
+        recursive: bool = True,
+        allow: tuple[str, ...] = (),
+        ignore: tuple[str, ...] = (),
+        then: Callable[[], object] = bool,
+    ) -> Any:
+        """The code, and what was told, after each of which ``then`` is called."""
         found: dict[str, int] = {}
 
         def tell(path: bytes, size: int, _context: None) -> None:
             found[path.decode()] = size
+            then()
 
         def patterns(texts: tuple[str, ...]) -> tuple[Any, ctypes.c_uint]:
             return (ctypes.c_char_p * len(texts))(*[text.encode() for text in texts]), ctypes.c_uint(len(texts))
@@ -157,6 +165,36 @@ def test_names_are_listed_as_the_caller_writes_them(
     assert list(streamer.list(origin, allow=("*.safetensors",))[1]) == [str(origin / "tree/model.safetensors")]
     assert str(origin / "small") not in streamer.list(origin, ignore=("*small",))[1]
     assert streamer.list(origin / "nowhere")[0] == FILE_ACCESS
+
+
+def test_whoever_is_told_of_a_name_may_ask_for_others(
+    start: Callable[[], Streamer], origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_STREAMER_UP", str(origin))
+    streamer = start()
+    codes: list[int] = []
+    for recursive in (False, True):
+        codes.clear()
+        code, found = streamer.list(
+            origin / "tree", recursive, then=lambda: codes.append(streamer.list(origin / "tree/deep")[0])
+        )
+        assert (code, codes) == (SUCCESS, [SUCCESS] * len(found)) and len(found) == 20 + recursive
+
+
+def test_an_error_that_nobody_can_read_is_answered_all_the_same(start: Callable[[], Streamer], tmp_path: Path) -> None:
+    streamer = start()
+    [buffer] = buffers(4)
+    reader, writer = os.pipe()
+    os.close(reader)
+    before = os.dup(2)
+    os.dup2(writer, 2)
+    try:
+        streamer.request([(tmp_path / "missing", [(0, buffer)])])
+        assert streamer.response()[0] == FILE_ACCESS
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(writer)
 
 
 def test_what_makes_no_sense_is_refused_and_a_wait_ends(start: Callable[[], Streamer], origin: Path, tmp_path: Path) -> None:

@@ -466,7 +466,7 @@ fn with_a_mode_it_speaks_tls_and_access_lists_and_the_denied_count_for_who_signs
     std::fs::write(&settings, format!("[security]\nmode = \"key\"\nkey_file = {key:?}\n")).unwrap();
     std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/gone\n").unwrap();
     let part = |setup: Setup| setup.option("security.mode=key").option(&format!("security.key_file={}", key.display()));
-    let _worker = part(cluster.setup()).memory("128MiB").member("w1");
+    let worker = part(cluster.setup()).memory("128MiB").member("w1");
     let coordinator = part(cluster.setup()).coordinator();
     for team in ["team-a", "team-b"] {
         cluster.bucket.put_text(&format!("{team}/k"), team);
@@ -491,6 +491,13 @@ fn with_a_mode_it_speaks_tls_and_access_lists_and_the_denied_count_for_who_signs
     assert_eq!(&get("team-a", &ours).unwrap()[..], b"team-a");
     for (bucket, key) in [("team-b", &ours), ("team-a", &theirs), ("team-a", &gone), ("team-b", &gone)] {
         let refused = get(bucket, key).unwrap_err();
+        assert!(matches!(refused, Error::PermissionDenied { .. }), "{bucket}: {refused}");
+    }
+    // Without etcd it knows no lists, and is no admin who passes those that the worker knows.
+    let unaware = part(Setup::without_origin()).s3([&worker], &keys);
+    for bucket in ["team-a", "team-b"] {
+        let client = unaware.secure_client(bucket, &ours);
+        let refused = runtime.block_on(async { client.get(&at("k")).await }).map(|_| ()).unwrap_err();
         assert!(matches!(refused, Error::PermissionDenied { .. }), "{bucket}: {refused}");
     }
     let mut plain = TcpStream::connect(endpoint.address()).unwrap();

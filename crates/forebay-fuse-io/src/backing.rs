@@ -49,8 +49,9 @@ impl Backings {
         Backing { id, backings: self.clone() }
     }
 
-    /// There is no mount any more.
-    pub(crate) fn end(&self) {
+    /// There is no mount any more, or it is another process's: nothing is registered from now on, and what is registered is not
+    /// ended from here.
+    pub fn end(&self) {
         *self.0.write() = None;
     }
 }

@@ -1,5 +1,8 @@
 //! Giving a mount to another process: this one stops taking requests, answers those that it has, tells what the kernel relies on, and
 //! either goes on or leaves. When it does which is decided by [`forebay_handover`].
+//!
+//! The session hears of a decision only once it has paused. One that it has not heard of yet would be taken for the answer to the
+//! next pause, and two processes would serve: so a session is asked to pause again only when it has heard the last one ([`Pausing`]).
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_fuse_io::{Channel, Pauser, Session};
 use forebay_handover::{Given, Refusal};
+use parking_lot::{Condvar, Mutex};
 
 use crate::dispatcher::Dispatcher;
 use crate::handover::{being_written, capture};
@@ -29,12 +33,84 @@ pub(crate) enum Decision {
     Leave,
 }
 
+/// Where a session is between two pauses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// It serves, or is about to.
+    #[default]
+    Serves,
+    /// It was asked to pause, and waits for a decision as soon as it has.
+    Asked,
+    /// It was decided, and it has not heard of that yet.
+    Decided,
+}
+
+/// Keeps each pause of a session to one decision.
+#[derive(Debug, Default)]
+struct Pausing {
+    stage: Mutex<Stage>,
+    serves: Condvar,
+}
+
+impl Pausing {
+    /// It is to pause. False: it has not heard within that time what was decided before.
+    fn ask(&self, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        let mut stage = self.stage.lock();
+        while *stage != Stage::Serves {
+            if self.serves.wait_until(&mut stage, until).timed_out() {
+                return false;
+            }
+        }
+        *stage = Stage::Asked;
+        true
+    }
+
+    /// Whether it is to be told of a decision: it was asked, and told of none.
+    fn decide(&self) -> bool {
+        let mut stage = self.stage.lock();
+        let is_asked = *stage == Stage::Asked;
+        if is_asked {
+            *stage = Stage::Decided;
+        }
+        is_asked
+    }
+
+    /// It goes on.
+    fn goes_on(&self) {
+        *self.stage.lock() = Stage::Serves;
+        self.serves.notify_all();
+    }
+}
+
+/// Where a session that has paused hears what becomes of it.
+pub(crate) struct Decisions {
+    decided: Receiver<Decision>,
+    pausing: Arc<Pausing>,
+    pauser: Pauser,
+}
+
+impl Decisions {
+    /// What was decided; waits for that. Where it is to serve, it may from now on, and be asked to pause again. `None`: nobody
+    /// decides any more.
+    pub(crate) fn wait(&self) -> Option<Decision> {
+        let decision = self.decided.recv().ok()?;
+        if decision == Decision::Serve {
+            // In this order: who asks again is not to be forgotten.
+            self.pauser.go_on();
+            self.pausing.goes_on();
+        }
+        Some(decision)
+    }
+}
+
 /// What it takes to give a mount to another process. Clones are the same. All of it may wait: call it from a thread that may.
 #[derive(Clone)]
 pub struct HandOver {
     shared: Arc<MountShared>,
     agreed: Negotiated,
     pauser: Pauser,
+    pausing: Arc<Pausing>,
     decide: Sender<Decision>,
     /// The mount is not this process's to unmount any more.
     is_detached: Arc<AtomicBool>,
@@ -42,10 +118,11 @@ pub struct HandOver {
 
 impl HandOver {
     /// Of the mount that `session` serves, and where it hears what becomes of it.
-    pub(crate) fn new(session: &Session<Dispatcher>, shared: Arc<MountShared>) -> (Self, Receiver<Decision>) {
-        let (decide, decisions) = channel();
-        let (agreed, pauser) = (session.agreed(), session.pauser());
-        (Self { shared, agreed, pauser, decide, is_detached: Arc::default() }, decisions)
+    pub(crate) fn new(session: &Session<Dispatcher>, shared: Arc<MountShared>) -> (Self, Decisions) {
+        let (decide, decided) = channel();
+        let (agreed, pauser, pausing) = (session.agreed(), session.pauser(), Arc::<Pausing>::default());
+        let decisions = Decisions { decided, pausing: Arc::clone(&pausing), pauser: pauser.clone() };
+        (Self { shared, agreed, pauser, pausing, decide, is_detached: Arc::default() }, decisions)
     }
 
     /// Why the mount cannot be given away, whoever asks for it.
@@ -72,11 +149,14 @@ impl HandOver {
     /// [`HandOver::resume`].
     ///
     /// # Errors
-    /// How many are not answered within that time; that the mount has ended.
+    /// How many are not answered within that time; that the mount has ended; that it has not gone on yet after the last time.
     pub fn drain(&self, within: Duration) -> Result<(), Refusal> {
         let until = Instant::now() + within;
         let under_way = || self.shared.tasks.len() as u64;
-        if !self.pauser.pause(within) {
+        if !self.pausing.ask(within) {
+            return Err(Refusal::Busy);
+        }
+        if !self.pauser.pause(until.saturating_duration_since(Instant::now())) {
             return Err(Refusal::Unanswered(under_way().max(1)));
         }
         while !self.shared.tasks.is_empty() {
@@ -97,18 +177,24 @@ impl HandOver {
         Ok(Given { state, connection: self.pauser.connection()? })
     }
 
-    /// Serves again.
+    /// Serves again, if it was drained.
     pub fn resume(&self) {
         self.shared.kept().into_iter().for_each(Keeping::again);
-        // It fails when the mount has ended.
-        let _ = self.decide.send(Decision::Serve);
+        self.decide(Decision::Serve);
     }
 
     /// Another process serves the mount: what is left of it here ends, and it stays mounted.
     pub fn leave(&self) {
         self.shared.kept().into_iter().for_each(Keeping::leave);
         self.detached();
-        let _ = self.decide.send(Decision::Leave);
+        self.decide(Decision::Leave);
+    }
+
+    fn decide(&self, decision: Decision) {
+        if self.pausing.decide() {
+            // It fails when the mount has ended.
+            let _ = self.decide.send(decision);
+        }
     }
 
     /// Whether the mount is unmounted, or another process's.
@@ -119,5 +205,29 @@ impl HandOver {
     /// The mount is not this process's to unmount any more.
     pub(crate) fn detached(&self) {
         self.is_detached.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn each_pause_has_one_decision_and_the_next_one_waits_until_it_is_heard() {
+        let pausing = Pausing::default();
+        assert!(!pausing.decide(), "it was not asked");
+        assert!(pausing.ask(SOON));
+        assert!(!pausing.ask(Duration::ZERO), "it is asked already");
+        assert!(pausing.decide());
+        assert!(!pausing.decide(), "it is decided");
+        assert!(!pausing.ask(Duration::ZERO), "it has not heard of it");
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| pausing.ask(SOON));
+            pausing.goes_on();
+            assert!(asks.join().unwrap());
+        });
+        assert!(pausing.decide());
     }
 }

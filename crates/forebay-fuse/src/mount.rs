@@ -9,12 +9,12 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use forebay_client::Client;
-use forebay_fuse_io::{Adopted, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
+use forebay_fuse_io::{Adopted, Backings, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
 use forebay_handover::{Kept, State};
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
@@ -27,7 +27,7 @@ use crate::detach::{Detach, detach};
 use crate::dispatcher::Dispatcher;
 use crate::error::MountError;
 use crate::filesystem::FileSystem;
-use crate::handing::{Decision, HandOver};
+use crate::handing::{Decision, Decisions, HandOver};
 use crate::handover::{negotiated, restore};
 use crate::keeping::Keeping;
 use crate::local_files::LocalFiles;
@@ -101,7 +101,7 @@ impl Mount {
         if let Some(survival) = &options.survival {
             keep(&mut session, &shared, survival).map_err(MountError::NotKept)?;
         }
-        let served = Self::serve(session, Arc::clone(&shared), mountpoint, (stale, stale_queue));
+        let served = Self::serve(session, Arc::clone(&shared), mountpoint, (stale, stale_queue), || ());
         let mount = served.inspect_err(|_| shared.kept().into_iter().for_each(Keeping::forget))?;
         attached.keep = true;
         let carried = mount.answers()?;
@@ -113,12 +113,14 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Serves `session`, whatever began it.
+    /// Serves `session`, whatever began it. `begins` is called when nothing can fail any more, and before the first request is
+    /// taken.
     fn serve(
         session: Session<Dispatcher>,
         shared: Arc<MountShared>,
         mountpoint: PathBuf,
         (stale, stale_queue): (StaleNames, StaleQueue),
+        begins: impl FnOnce(),
     ) -> Result<Self, MountError> {
         if let Some(payloads) = session.payloads() {
             shared.files.client.register(payloads);
@@ -136,16 +138,24 @@ impl Mount {
         let (hand_over, decisions) = HandOver::new(&session, Arc::clone(&shared));
         let (tell_ended, ended) = watch::channel(false);
         let supervised = Arc::clone(&shared);
+        let (begin, may_begin) = channel();
         thread::Builder::new()
             .name("forebay-fuse".to_owned())
             .spawn(move || {
-                supervise(session, &decisions, &supervised, &stale);
+                match may_begin.recv() {
+                    Ok(()) => supervise(session, &decisions, &supervised, &stale),
+                    // It panicked before it was said that this process serves.
+                    Err(_) => stale.end(),
+                }
                 if teller.join().is_err() {
                     warn!("the thread that tells of stale names panicked");
                 }
                 tell_ended.send_replace(true);
             })
             .map_err(MountError::io("start a thread"))?;
+        begins();
+        // The thread waits for it.
+        let _ = begin.send(());
         Ok(Self { mountpoint, shared, served, ended, hand_over })
     }
 
@@ -331,11 +341,12 @@ impl Successor {
         Ok(Self { files, stale: (names, queue), runtime, mountpoint: mountpoint.to_owned(), options: options.clone() })
     }
 
-    /// Serves it from now on. On an error, nothing was served, and the descriptor is closed.
+    /// Serves it from now on. `begins` is called when nothing can fail any more, and before the first request is taken. On an
+    /// error, nothing was served, and the descriptor is closed.
     ///
     /// # Errors
     /// [`MountError`].
-    pub fn serve(self, state: State, connection: OwnedFd) -> Result<Mount, MountError> {
+    pub fn serve(self, state: State, connection: OwnedFd, begins: impl FnOnce()) -> Result<Mount, MountError> {
         let survival = self.options.survival.clone();
         let (mut session, going_on) = self.resume(state, connection)?;
         if let Some(survival) = &survival
@@ -343,7 +354,7 @@ impl Successor {
         {
             warn!(%error, "the mount ends if this process is killed");
         }
-        let mount = going_on.serve(session)?;
+        let mount = going_on.serve(session, begins)?;
         info!(mountpoint = %mount.mountpoint.display(), "taken over from another process");
         Ok(mount)
     }
@@ -363,7 +374,7 @@ impl Successor {
         }
         // What was read from them is handed out to this process now.
         drop(clones);
-        let mount = going_on.serve(session)?;
+        let mount = going_on.serve(session, || ())?;
         info!(mountpoint = %mount.mountpoint.display(), "taken over from a process that died");
         Ok(mount)
     }
@@ -375,27 +386,32 @@ impl Successor {
         }
         let adopted = Adopted::new(connection, negotiated(&state.agreed));
         let adopted = adopted.map_err(MountError::io("take the connection to the kernel"))?;
-        let (files, virtual_files) = restore(files, state, &adopted.backings());
+        let backings = adopted.backings();
+        let (files, virtual_files) = restore(files, state, &backings);
         let shared = MountShared::new(files, virtual_files, runtime, mountpoint.clone(), &options);
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
         let session = Session::resume(adopted, dispatcher, &options.session())
+            // What is passed through is the other process's still: to drop `shared` must not end it.
+            .inspect_err(|_| backings.end())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
-        Ok((session, GoingOn { shared, stale, mountpoint, read_ahead: options.read_ahead }))
+        Ok((session, GoingOn { shared, backings, stale, mountpoint, read_ahead: options.read_ahead }))
     }
 }
 
 /// A mount of another process, all but the session.
 struct GoingOn {
     shared: Arc<MountShared>,
+    backings: Backings,
     stale: (StaleNames, StaleQueue),
     mountpoint: PathBuf,
     read_ahead: ByteSize,
 }
 
 impl GoingOn {
-    fn serve(self, session: Session<Dispatcher>) -> Result<Mount, MountError> {
-        let Self { shared, stale, mountpoint, read_ahead } = self;
-        let mount = Mount::serve(session, shared, mountpoint, stale)?;
+    fn serve(self, session: Session<Dispatcher>, begins: impl FnOnce()) -> Result<Mount, MountError> {
+        let Self { shared, backings, stale, mountpoint, read_ahead } = self;
+        let mount = Mount::serve(session, Arc::clone(&shared), mountpoint, stale, begins);
+        let mount = mount.inspect_err(|_| backings.end())?;
         set_read_ahead(&mount.mountpoint, read_ahead);
         Ok(mount)
     }
@@ -418,7 +434,7 @@ impl Drop for Attached {
 }
 
 /// Serves until the kernel ends the mount, or another process has it; then ends everything else.
-fn supervise(session: Session<Dispatcher>, decisions: &Receiver<Decision>, shared: &MountShared, stale: &StaleNames) {
+fn supervise(session: Session<Dispatcher>, decisions: &Decisions, shared: &MountShared, stale: &StaleNames) {
     let how = serve_and_pause(session, decisions);
     shared.ended.cancel();
     shared.kept().into_iter().for_each(Keeping::forget);
@@ -433,8 +449,7 @@ fn supervise(session: Session<Dispatcher>, decisions: &Receiver<Decision>, share
 }
 
 /// Serves until this process does not any more. What is to be said of that.
-fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Receiver<Decision>) -> &'static str {
-    let pauser = session.pauser();
+fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Decisions) -> &'static str {
     loop {
         match session.serve() {
             Ok(Stopped::Paused) => {}
@@ -444,14 +459,14 @@ fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Receiver<Decisi
                 return "the mount has ended";
             }
         }
-        match decisions.recv() {
-            Ok(Decision::Serve) => pauser.go_on(),
-            Ok(Decision::Leave) => {
+        match decisions.wait() {
+            Some(Decision::Serve) => {}
+            Some(Decision::Leave) => {
                 session.leave();
                 return "another process serves the mount";
             }
             // Whoever had it paused has dropped it, and taken it away.
-            Err(_) => return "the mount has ended",
+            None => return "the mount has ended",
         }
     }
 }

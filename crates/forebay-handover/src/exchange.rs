@@ -165,6 +165,10 @@ impl Giving<'_> {
                 Ok(None) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => return giving::Event::Late,
                 Ok(None) => {}
                 Err(WireError::Closed) => return giving::Event::Closed,
+                // It may be about to serve, and only the end of the connection tells that it is not.
+                Err(error) if self.giver.may_be_served_elsewhere() => {
+                    warn!(%error, "the process that has the mount is not understood");
+                }
                 Err(error) => {
                     warn!(%error, "the process that takes the mount is not understood");
                     self.say_what_we_speak();
@@ -183,8 +187,8 @@ impl Giving<'_> {
 }
 
 /// Takes the mount over from the process at the other end of `socket`, waiting for writers for as long as `patience`, and tells
-/// `tell` whose files are waited for. In the order "serve first" the mount is to be served at once, and then
-/// [`Holding::serving`] called; in the other one, the old process has let go of everything when this returns.
+/// `tell` whose files are waited for. In the order "serve first" the mount is to be served at once, with [`Holding::serves`]
+/// just before; in the other one, the old process has let go of everything when this returns.
 ///
 /// # Errors
 /// [`NotTaken`]: the old process serves on, unless it says otherwise.
@@ -197,16 +201,17 @@ pub fn take(
 ) -> Result<Held, NotTaken> {
     let wire = Wire::new(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
     let (taker, first) = Taker::new(identity, order, patience, Instant::now());
-    Taking { wire, taker, descriptors: Vec::new(), state: None, tell }.run(first)
+    Taking { descriptors: Vec::new(), state: None, taker, tell, wire }.run(first)
 }
 
+/// It goes in this order: the connection to the kernel before that to the old process.
 struct Taking<'a> {
-    wire: Wire,
-    taker: Taker,
     /// As they came: the state's memory, and the connection.
     descriptors: Vec<OwnedFd>,
     state: Option<State>,
+    taker: Taker,
     tell: &'a mut dyn FnMut(&[String]),
+    wire: Wire,
 }
 
 impl Taking<'_> {
@@ -293,32 +298,45 @@ impl Taking<'_> {
 }
 
 impl Holding {
-    /// Says that the mount is served, and waits until the old process has let go of everything else.
+    /// Says that this process serves the mount: to be called when nothing can fail any more, and just before the first request is
+    /// taken. From then on the old process does not serve, whatever becomes of this one.
+    ///
+    /// The other way round, the old process would go on after a death in between with a state that knows nothing of what was
+    /// answered here: it would give the same handles to other files.
+    pub fn serves(&mut self) {
+        let Some(taker) = &mut self.taker else { return };
+        for action in taker.on(taking::Event::Serves, Instant::now()) {
+            if let taking::Action::Send(ask) = action
+                && let Err(error) = self.wire.send(&ask, &[])
+            {
+                // All the more the mount is ours.
+                debug!(%error, ?ask, "the old process does not listen");
+            }
+        }
+    }
+
+    /// Waits until the old process has let go of everything else.
     ///
     /// # Errors
-    /// [`NotTaken::NotReleased`] when it does not; the mount is served all the same.
-    pub fn serving(self) -> Result<(), NotTaken> {
+    /// [`NotTaken::NotReleased`] when it does not; the mount is this process's all the same.
+    pub fn released(mut self) -> Result<(), NotTaken> {
+        // The old process waits for that. To say it again does nothing.
+        self.serves();
         let Self { wire, taker } = self;
         let Some(taker) = taker else { return Ok(()) };
-        let taking = Taking { wire, taker, descriptors: Vec::new(), state: None, tell: &mut |_| {} };
-        taking.released()
+        Taking { descriptors: Vec::new(), state: None, taker, tell: &mut |_| {}, wire }.released()
     }
 }
 
 impl Taking<'_> {
     fn released(mut self) -> Result<(), NotTaken> {
-        let mut event = taking::Event::Serves;
         loop {
-            let mut actions = VecDeque::from(self.taker.on(event, Instant::now()));
-            while let Some(action) = actions.pop_front() {
+            let event = self.wait()?;
+            for action in self.taker.on(event, Instant::now()) {
                 if let taking::Action::End(ended) = action {
                     return ended;
                 }
-                if let Some(event) = self.act(action) {
-                    actions.extend(self.taker.on(event, Instant::now()));
-                }
             }
-            event = self.wait()?;
         }
     }
 }

@@ -135,6 +135,11 @@ impl Giver {
         }
     }
 
+    /// Whether the new process was told that the mount is its own, and may be about to serve it.
+    pub(crate) fn may_be_served_elsewhere(&self) -> bool {
+        matches!(self.state, State::Given { .. })
+    }
+
     /// When [`Event::Late`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {

@@ -6,8 +6,8 @@
 //!                                                                            └─Released─▶ Ended, and then it starts
 //! ```
 //!
-//! It serves only after "yours". If it fails before it serves, it closes the connection to the kernel first and the one to the old
-//! process after that: by its end the old one learns that it may go on. Plain, as [`crate::giving`].
+//! It serves only after "yours", and says so before it does. If it fails before that, it closes the connection to the kernel first
+//! and the one to the old process after that: by its end the old one learns that it may go on. Plain, as [`crate::giving`].
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ pub(crate) enum Event {
     Understood,
     /// It cannot, because of this.
     NotUnderstood(String),
-    /// The kernel's requests are served.
+    /// The kernel's requests are served in the next moment.
     Serves,
     /// The deadline that was told is here.
     Late,
@@ -92,7 +92,7 @@ pub(crate) enum Action {
     Look,
     /// Close the descriptors that were given.
     Drop,
-    /// Serve.
+    /// Make ready to serve; then, with [`Event::Serves`], begin to.
     Serve,
     /// It is over. `Ok`: the mount is ours, and so is all that the old process had.
     End(Result<(), NotTaken>),
@@ -210,7 +210,6 @@ impl Taker {
         match self.order {
             Order::ServeFirst => {
                 self.state = State::Mine { until: None };
-                self.now_serves();
                 vec![Action::Serve]
             }
             Order::ReleaseFirst => {
@@ -223,6 +222,7 @@ impl Taker {
     fn mine(&mut self, until: Option<Instant>, event: Event, now: Instant) -> Vec<Action> {
         match (self.order, event) {
             (Order::ServeFirst, Event::Serves) => {
+                self.now_serves();
                 self.state = State::Served { until: now + RELEASED_WITHIN };
                 vec![Action::Send(Ask::Serving)]
             }

@@ -5,6 +5,7 @@
 //! part of a node that ends.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -43,8 +44,8 @@ impl Handover {
         let listener = PrivateListener::bind(socket)?;
         let (stop, left) = (CancellationToken::new(), CancellationToken::new());
         let (all_ended, have_all_ended) = oneshot::channel();
-        let answerer = Answerer { identity, mount, left: left.clone() };
-        let serving = tokio::spawn(answerer.serve(listener, stop.clone(), have_all_ended));
+        let answerer = Answerer { identity, mount, stop: stop.clone(), left: left.clone() };
+        let serving = tokio::spawn(answerer.serve(listener, have_all_ended));
         Ok(Self { stop, left, all_ended, serving })
     }
 
@@ -70,23 +71,26 @@ impl Handover {
 struct Answerer {
     identity: Identity,
     mount: HandOver,
+    /// Cancelled when the mount is given to nobody any more.
+    stop: CancellationToken,
     /// Cancelled when another process serves the mount.
     left: CancellationToken,
 }
 
 impl Answerer {
-    async fn serve(self, listener: PrivateListener, stop: CancellationToken, have_all_ended: oneshot::Receiver<()>) {
+    async fn serve(self, listener: PrivateListener, have_all_ended: oneshot::Receiver<()>) {
         let (giving, released) = loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted.and_then(tokio::net::UnixStream::into_std),
-                () = stop.cancelled() => return,
+                () = self.stop.cancelled() => return,
             };
             let Ok(socket) = accepted else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
             let (released, is_released) = mpsc::channel();
-            let mut side = Side { mount: self.mount.clone(), left: self.left.clone(), is_released };
+            let (mount, stop, left) = (self.mount.clone(), self.stop.clone(), self.left.clone());
+            let mut side = Side { mount, stop, left, is_released };
             let identity = self.identity.clone();
             let mut giving = tokio::task::spawn_blocking(move || {
                 let cannot = side.mount.cannot();
@@ -94,7 +98,12 @@ impl Answerer {
             });
             tokio::select! {
                 // It is served on.
-                _ = &mut giving => {}
+                given = &mut giving => {
+                    if let Err(error) = given {
+                        warn!(%error, "giving the mount away panicked");
+                        self.mount.resume();
+                    }
+                }
                 () = self.left.cancelled() => break (giving, released),
             }
         };
@@ -111,17 +120,19 @@ impl Answerer {
 /// This process, as far as a hand-over moves it.
 struct Side {
     mount: HandOver,
+    stop: CancellationToken,
     left: CancellationToken,
     is_released: mpsc::Receiver<()>,
 }
 
 impl GivingSide for Side {
     fn writers(&mut self) -> Vec<String> {
-        self.mount.writers()
+        // Nobody is waited for when this process ends: to drain is refused then.
+        if self.stop.is_cancelled() { Vec::new() } else { self.mount.writers() }
     }
 
     fn drain(&mut self, within: Duration) -> Result<(), Refusal> {
-        self.mount.drain(within)
+        if self.stop.is_cancelled() { Err(Refusal::Detached) } else { self.mount.drain(within) }
     }
 
     fn give(&mut self) -> io::Result<Given> {
@@ -156,24 +167,39 @@ impl Running {
             match connect(&socket) {
                 // It is asked when we are ready.
                 Ok(_) => return Ok(Some(Self { socket })),
-                Err(error) if is_nobody(&error) => {}
+                Err(error) if is_nobody(&error, || is_served(mountpoint)) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(None)
     }
 
-    /// Takes the mount over, waiting for writers for as long as `patience`.
+    /// Takes the mount over, waiting for writers for as long as `patience`. Whoever drops this ends that, and the process that serves
+    /// the mount goes on, unless it has let go of it already.
     ///
     /// # Errors
     /// Why not, with what to do about it.
     pub(crate) async fn take(self, identity: Identity, order: Order, patience: Duration) -> anyhow::Result<Held> {
-        let taking = move || {
-            let socket = connect(&self.socket)?;
-            let taken = take(socket, identity, order, patience, &mut |files| tell(files));
-            anyhow::Ok(taken.map_err(not_taken)?)
-        };
-        tokio::task::spawn_blocking(taking).await.context("taking the mount over panicked")?
+        let socket = connect(&self.socket)?;
+        let mut hang_up = HangUp(Some(socket.try_clone().context("cannot duplicate a socket")?));
+        let taking = move || take(socket, identity, order, patience, &mut |files| tell(files));
+        let taken = tokio::task::spawn_blocking(taking).await.context("taking the mount over panicked")?;
+        // What was taken has the connection now.
+        hang_up.0 = None;
+        Ok(taken.map_err(not_taken)?)
+    }
+}
+
+/// Ends the connection when it is dropped. A thread that takes a mount over does not end with whoever waits for it, and would get
+/// the mount for nobody.
+struct HangUp(Option<UnixStream>);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.0 {
+            // It fails when the other process is gone.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -189,10 +215,20 @@ pub(crate) fn connect(path: &Path) -> anyhow::Result<UnixStream> {
     Ok(socket)
 }
 
-/// Whether nobody listens there.
-pub(crate) fn is_nobody(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
+/// Whether nobody listens there. `is_served`: whether another user's process is known to serve the mount.
+pub(crate) fn is_nobody(error: &anyhow::Error, is_served: impl FnOnce() -> bool) -> bool {
+    match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => true,
+        // Nobody but root gets to the sockets of root's mounts, also where there is none for this one.
+        Some(io::ErrorKind::PermissionDenied) => !is_served(),
+        _ => false,
+    }
+}
+
+/// Whether a process is known to serve `mountpoint`.
+pub(crate) fn is_served(mountpoint: &Path) -> bool {
+    let shown = mountpoint.display().to_string();
+    state::all().iter().any(|state| state.mountpoint == shown)
 }
 
 fn tell(files: &[String]) {
@@ -210,4 +246,55 @@ fn not_taken(why: NotTaken) -> Fault {
     };
     warn!(%why, "not taken over");
     Fault::new(exit, format!("not taken over: {why}"), why.remedy())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixListener;
+
+    use forebay_config::{Config, Sources};
+
+    use super::*;
+    use crate::mounted;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn identity() -> Identity {
+        let loaded = Config::load(&Sources::new()).unwrap();
+        mounted::identity(Path::new("/mnt/data"), "s3://bucket", &loaded)
+    }
+
+    #[tokio::test]
+    async fn the_other_process_hears_when_nobody_waits_for_the_mount_any_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("handover.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (asked, is_asked) = oneshot::channel();
+        let running = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            socket.read_exact(&mut [0; 8]).unwrap();
+            asked.send(()).unwrap();
+            // It answers nothing, and sees the end.
+            socket.read_to_end(&mut Vec::new()).unwrap()
+        });
+        let taking = Running { socket }.take(identity(), Order::ReleaseFirst, SOON);
+        tokio::select! {
+            taken = taking => panic!("nobody gave it: {:?}", taken.err()),
+            asked = is_asked => asked.unwrap(),
+        }
+        assert!(running.join().unwrap() > 0, "the rest of what was asked");
+    }
+
+    #[test]
+    fn sockets_that_are_not_for_this_user_are_passed_by_unless_the_mount_is_served() {
+        let error = |kind| anyhow::Error::from(io::Error::from(kind)).context("cannot connect");
+        for kind in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused] {
+            assert!(is_nobody(&error(kind), || true));
+        }
+        let denied = error(io::ErrorKind::PermissionDenied);
+        assert!(is_nobody(&denied, || false) && !is_nobody(&denied, || true));
+        assert!(!is_nobody(&error(io::ErrorKind::TimedOut), || false));
+    }
 }

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 use crate::error::{Exit, Fault};
 use crate::fdstore::FdStore;
-use crate::handover::{connect, is_nobody};
+use crate::handover::{connect, is_nobody, is_served};
 use crate::state;
 
 /// How long a keeper may take until it listens.
@@ -112,7 +112,7 @@ fn look(
                 link = Some(KeeperLink::new(stream, program.restart.clone())?);
                 break;
             }
-            Err(error) if is_nobody(&error) => {}
+            Err(error) if is_nobody(&error, || is_served(mountpoint)) => {}
             Err(error) => return Err(error),
         }
     }
@@ -209,7 +209,7 @@ fn listening(keeper: &mut Child, socket: &Path) -> anyhow::Result<UnixStream> {
     let until = Instant::now() + LISTENS_WITHIN;
     loop {
         match connect(socket) {
-            Err(error) if !is_nobody(&error) => return Err(error),
+            Err(error) if !is_nobody(&error, || true) => return Err(error),
             Ok(stream) => return Ok(stream),
             Err(_) => {}
         }

@@ -301,9 +301,9 @@ pub(crate) async fn prepare(
 pub(crate) async fn succeed(successor: Successor, held: Held) -> anyhow::Result<Mount> {
     let serving = move || {
         // The last one that goes: by its end the process before learns that nobody serves.
-        let Held { state, connection, holding } = held;
-        let mount = successor.serve(state, connection)?;
-        let released = holding.serving();
+        let Held { state, connection, mut holding } = held;
+        let mount = successor.serve(state, connection, || holding.serves())?;
+        let released = holding.released();
         mount.answers()?;
         Ok::<_, MountError>((mount, released))
     };

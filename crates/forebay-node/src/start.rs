@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_client::{Away, Client};
 use forebay_cluster::{Member, Membership, Reach};
@@ -37,6 +38,9 @@ use crate::security::Security;
 use crate::state::{self, Role};
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
+
+/// How often a mount that is served is tried to be claimed.
+const CLAIMED_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts what `plan` names.
 ///
@@ -322,7 +326,10 @@ impl Starting<'_> {
         let away = self.parts.direct.as_ref().map_or(otherwise, Direct::away);
         let worker = self.parts.worker.as_ref();
         let own = own.zip(worker).map(|(name, node)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
-        self.parts.client_security = Security::of_client(config, plan.mountpoint.is_some())?;
+        // An endpoint that knows no access lists is one whom workers hold to them: as an admin, who passes all, it would
+        // read for whoever has a key what the mount's list forbids.
+        let is_held_to_lists = plan.mountpoint.is_some() || (plan.s3 && cluster.is_none());
+        self.parts.client_security = Security::of_client(config, is_held_to_lists)?;
         let security = self.parts.client_security.as_deref();
         // It may take seconds to have the kernel back its memory.
         let client = assembly::remote_client(config, reach, membership, own, away, security);
@@ -454,10 +461,27 @@ impl Starting<'_> {
                 let taking = running.take(identity, Order::ServeFirst, plan.replaces.unwrap_or_default());
                 let held = Self::unless_cancelled(cancelled, taking).await?;
                 let mount = mounted::succeed(successor, held).await?;
-                self.parts.place = Some(Place::inherit(mountpoint.to_owned())?);
+                self.parts.place = Some(Self::unless_cancelled(cancelled, claim_served(mountpoint)).await?);
                 Ok(mount)
             }
         }
+    }
+}
+
+/// Claims `mountpoint`, whose mount this process serves already. Programs read from it: that the process before still has the claim
+/// is no reason to take it away, and so is waited for.
+async fn claim_served(mountpoint: &Path) -> anyhow::Result<Place> {
+    let mut is_told = false;
+    loop {
+        match Place::inherit(mountpoint.to_owned()) {
+            Ok(place) => return Ok(place),
+            Err(error) if !is_told => {
+                warn!(error = format!("{error:#}"), "the mount is served, and commands find it when it can be claimed");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(CLAIMED_EVERY).await;
     }
 }
 

@@ -5,6 +5,7 @@
 //! harm: conditions of writes, which could not be kept, encryption, retention, tags and access lists. Content types and
 //! `x-amz-meta-…`, which most clients send with everything, are left out.
 
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use forebay_types::{Attr, FailureKind, Permission};
 use futures::StreamExt as _;
@@ -12,7 +13,7 @@ use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput, CompleteMultipartUploadOutput,
     CompletedPart, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, CreateMultipartUploadInput,
     CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput,
-    DeletedObject, ETag, Error, PutObjectInput, PutObjectOutput, UploadPartInput, UploadPartOutput,
+    DeletedObject, ETag, Error, ObjectIdentifier, PutObjectInput, PutObjectOutput, UploadPartInput, UploadPartOutput,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
@@ -34,6 +35,44 @@ const MAX_DELETES: usize = 1000;
 const TRAILER: &str = "x-amz-trailer";
 /// How many bytes a body has that comes in signed pieces, or with a trailer.
 const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
+
+/// That what makes an object asks for nothing besides it that an origin does not keep. The operations have these fields
+/// in common, and no type.
+macro_rules! without_extras {
+    ($input:expr) => {
+        without(&[
+            (
+                "encryption that is asked for",
+                $input.server_side_encryption.is_some() || $input.sse_customer_key.is_some(),
+            ),
+            ("tags", $input.tagging.is_some()),
+            ("retention", $input.object_lock_mode.is_some() || $input.object_lock_legal_hold_status.is_some()),
+            (
+                "a grant",
+                $input.grant_full_control.is_some()
+                    || $input.grant_read.is_some()
+                    || $input.grant_read_acp.is_some()
+                    || $input.grant_write_acp.is_some(),
+            ),
+        ])
+    };
+}
+
+/// That an object of several is deleted whatever it is now: any other wish would be passed over, and the object gone.
+fn unconditional(object: &ObjectIdentifier) -> S3Result<()> {
+    without(&[
+        ("a version by its id", object.version_id.as_deref().is_some_and(|version| version != "null")),
+        (
+            "a condition of a deletion",
+            object.e_tag.is_some() || object.last_modified_time.is_some() || object.size.is_some(),
+        ),
+    ])
+}
+
+/// Whether a request has conditions that the library does not know for its operation.
+fn has_conditions(headers: &HeaderMap) -> bool {
+    headers.contains_key(IF_MATCH) || headers.contains_key(IF_NONE_MATCH)
+}
 
 /// How many bytes a body has that comes without a length of its own, as HTTP has it.
 fn decoded_length(headers: &HeaderMap) -> Option<i64> {
@@ -108,14 +147,8 @@ impl Served {
         without(&[
             ("a condition of a write", input.if_match.is_some() || input.if_none_match.is_some()),
             ("a write at an offset", input.write_offset_bytes.is_some()),
-            (
-                "encryption that is asked for",
-                input.server_side_encryption.is_some() || input.sse_customer_key.is_some(),
-            ),
-            ("tags", input.tagging.is_some()),
-            ("retention", input.object_lock_mode.is_some() || input.object_lock_legal_hold_status.is_some()),
-            ("a grant", input.grant_full_control.is_some() || input.grant_read.is_some()),
         ])?;
+        without_extras!(input)?;
         let place = self.target(&caller, &input.bucket, &input.key)?;
         let length = length(input.content_length.or(decoded), MAX_PUT)?;
         let checksums = [
@@ -162,15 +195,7 @@ impl Served {
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        without(&[
-            (
-                "encryption that is asked for",
-                input.server_side_encryption.is_some() || input.sse_customer_key.is_some(),
-            ),
-            ("tags", input.tagging.is_some()),
-            ("retention", input.object_lock_mode.is_some() || input.object_lock_legal_hold_status.is_some()),
-            ("a grant", input.grant_full_control.is_some() || input.grant_read.is_some()),
-        ])?;
+        without_extras!(input)?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
         let upload = self.client.begin_upload(&place.path).await.map_err(|failure| failure::told(&failure))?;
         Ok(S3Response::new(CreateMultipartUploadOutput {
@@ -201,7 +226,7 @@ impl Served {
             input.checksum_sha256,
         ];
         let declared = Declared { checksums, md5: input.content_md5, trailer };
-        let _share = self.memory.share(length).await.map_err(|failure| failure::told(&failure))?;
+        let _share = self.memory.share_of_incoming(length).await.map_err(|failure| failure::told(&failure))?;
         let mut incoming = Incoming::new(input.body, length, declared, trailers, &self.stats);
         let bytes = incoming.part(length).await?;
         incoming.finish().await?;
@@ -217,7 +242,17 @@ impl Served {
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        without(&[("a condition of a write", input.if_match.is_some() || input.if_none_match.is_some())])?;
+        let checksums = [
+            input.checksum_crc32,
+            input.checksum_crc32c,
+            input.checksum_crc64nvme,
+            input.checksum_sha1,
+            input.checksum_sha256,
+        ];
+        without(&[
+            ("a condition of a write", input.if_match.is_some() || input.if_none_match.is_some()),
+            ("a checksum of all parts together", checksums.iter().any(Option::is_some)),
+        ])?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
         let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
         let (tags, size) = whole(parts)?;
@@ -253,16 +288,9 @@ impl Served {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
-        let input = request.input;
-        without(&[
-            (
-                "encryption that is asked for",
-                input.server_side_encryption.is_some() || input.sse_customer_key.is_some(),
-            ),
-            ("tags", input.tagging.is_some()),
-            ("retention", input.object_lock_mode.is_some() || input.object_lock_legal_hold_status.is_some()),
-            ("a grant", input.grant_full_control.is_some() || input.grant_read.is_some()),
-        ])?;
+        let (conditional, input) = (has_conditions(&request.headers), request.input);
+        without(&[("a condition of a write", conditional)])?;
+        without_extras!(input)?;
         let CopySource::Bucket { bucket, key, version_id } = input.copy_source else {
             return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
         };
@@ -305,7 +333,12 @@ impl Served {
         let input = request.input;
         without(&[
             ("a version by its id", input.version_id.as_deref().is_some_and(|version| version != "null")),
-            ("a condition of a deletion", input.if_match.is_some() || input.if_match_size.is_some()),
+            (
+                "a condition of a deletion",
+                input.if_match.is_some()
+                    || input.if_match_last_modified_time.is_some()
+                    || input.if_match_size.is_some(),
+            ),
         ])?;
         self.delete(&caller, &input.bucket, &input.key).await?;
         Ok(S3Response::new(DeleteObjectOutput::default()))
@@ -317,16 +350,20 @@ impl Served {
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let caller = self.caller(&request)?;
         let (bucket, delete) = (request.input.bucket, request.input.delete);
-        self.check_bucket(&bucket).await?;
+        // First: of a list that is too long, nothing is kept while somebody is asked.
         if delete.objects.len() > MAX_DELETES {
             return Err(S3Error::with_message(S3ErrorCode::MalformedXML, "a request deletes at most 1000 objects"));
         }
+        self.check_bucket(&bucket).await?;
         let is_quiet = delete.quiet.unwrap_or_default();
         let deletions = delete.objects.into_iter().map(|object| {
             let (served, bucket) = (self, &bucket);
             let caller = Caller { asked: caller.asked.part(), ..caller.clone() };
             async move {
-                let done = served.delete(&caller, bucket, &object.key).await;
+                let done = match unconditional(&object) {
+                    Ok(()) => served.delete(&caller, bucket, &object.key).await,
+                    Err(refusal) => Err(refusal),
+                };
                 let status = done.as_ref().err().map_or(Some(StatusCode::NO_CONTENT), S3Error::status_code);
                 caller.asked.record(Some(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR).as_u16()));
                 (done, object.key)
@@ -408,6 +445,24 @@ mod tests {
         ] {
             assert_eq!(whole(parts).unwrap_err().code(), &code);
         }
+    }
+
+    #[test]
+    fn nothing_is_deleted_but_what_is_meant() {
+        let object = |version: Option<&str>, e_tag: Option<&str>, size| ObjectIdentifier {
+            key: "k".to_owned(),
+            version_id: version.map(str::to_owned),
+            e_tag: e_tag.map(|tag| ETag::Strong(tag.to_owned())),
+            size,
+            last_modified_time: None,
+        };
+        assert!(unconditional(&object(None, None, None)).is_ok());
+        assert!(unconditional(&object(Some("null"), None, None)).is_ok());
+        for refused in [object(Some("v1"), None, None), object(None, Some("a"), None), object(None, None, Some(1))] {
+            assert_eq!(unconditional(&refused).unwrap_err().code(), &S3ErrorCode::NotImplemented, "{refused:?}");
+        }
+        assert!(has_conditions(&HeaderMap::from_iter([(IF_NONE_MATCH, "*".parse().unwrap())])));
+        assert!(!has_conditions(&HeaderMap::new()));
     }
 
     #[test]

@@ -26,11 +26,12 @@ use tokio::time::Sleep;
 use crate::access::{AccessLists, Denies, Rules};
 use crate::asked::Asked;
 use crate::bucket::Buckets;
+use crate::chunks::ShortChunks;
 use crate::gate;
 use crate::hosts::{BucketNames, Domains};
 use crate::keyring::Keyring;
 use crate::memory::BodyMemory;
-use crate::operations::Noting;
+use crate::operations::{MAX_XML, Noting};
 use crate::served::Served;
 use crate::stats::Stats;
 
@@ -38,8 +39,6 @@ use crate::stats::Stats;
 const REQUEST_ID: &str = "x-amz-request-id";
 /// How long a client may send nothing of a body.
 const IDLE: Duration = Duration::from_secs(30);
-/// The longest list of parts, or of keys to delete, in bytes: of ten thousand parts.
-const MAX_XML: usize = 2 << 20;
 /// Forms are refused before they are read; this bounds them all the same.
 const MAX_FORM: usize = 64 << 10;
 /// How far the clocks of clients may be off, as Amazon has it.
@@ -147,6 +146,7 @@ impl Endpoint {
 }
 
 fn service(served: Served, rules: Rules, domains: Vec<String>) -> S3Service {
+    let memory = served.memory.clone();
     let mut config = S3Config::default();
     config.xml_max_body_size = MAX_XML;
     config.post_object_max_file_size = MAX_FORM as u64;
@@ -157,7 +157,7 @@ fn service(served: Served, rules: Rules, domains: Vec<String>) -> S3Service {
     let mut builder = S3ServiceBuilder::new(served);
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
     builder.set_auth(rules.clone());
-    builder.set_access(Noting(rules));
+    builder.set_access(Noting { rules, memory });
     builder.set_validation(BucketNames);
     builder.set_host(Domains::new(domains));
     builder.build()
@@ -200,8 +200,9 @@ async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Resp
     let under_way = UnderWay::among(&shared.stats, &asked);
     request.extensions_mut().insert(asked.clone());
     let has_body = !request.body().is_end_stream();
+    let in_chunks = gate::is_in_chunks(request.headers());
     let answered = match gate::check(request.method(), request.uri(), request.headers()) {
-        Ok(()) => shared.service.call(request.map(|body| s3s::Body::http_body_unsync(Patient::new(body)))).await.ok(),
+        Ok(()) => shared.service.call(request.map(|body| incoming(body, in_chunks))).await.ok(),
         Err(refusal) => refusal.to_http_response().ok(),
     };
     let mut response = answered.map_or_else(failed, |response| finished(response, &id));
@@ -254,6 +255,12 @@ fn with_request_id(xml: &[u8], id: &str) -> Option<Vec<u8>> {
         return None;
     }
     Some([rest, ELEMENT, id.as_bytes(), b"</RequestId>", END].concat())
+}
+
+/// The body of a request, as the library gets it.
+fn incoming(body: Body, in_chunks: bool) -> s3s::Body {
+    let body = Patient::new(body);
+    if in_chunks { s3s::Body::http_body_unsync(ShortChunks::of(body)) } else { s3s::Body::http_body_unsync(body) }
 }
 
 /// The body of a request. It fails if its client sends nothing of it for too long.

@@ -21,7 +21,7 @@
 //! | Who signs, and what may they? | `keyring.rs`, `access.rs` |
 //! | What is refused before it is looked at? | `gate.rs` |
 //! | What is an object's entity tag, and a part's? | `etag.rs` |
-//! | How much memory do bodies have? | `memory.rs` |
+//! | How much memory do bodies have? | `memory.rs`, `chunks.rs` |
 //! | What is a failure of the cache to a client? | `failure.rs` |
 //! | What is recorded of a request, and counted? | `asked.rs`, `stats.rs` |
 
@@ -33,6 +33,7 @@ mod body;
 mod bucket;
 mod changes;
 mod checksums;
+mod chunks;
 mod conditions;
 mod endpoint;
 mod etag;

@@ -1,5 +1,9 @@
 //! The operations that there are, as the library calls them; all others are answered with `NotImplemented`.
 
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_LENGTH;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput, CompleteMultipartUploadOutput,
@@ -14,7 +18,14 @@ use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use crate::access::Rules;
 use crate::asked::Asked;
+use crate::failure;
+use crate::memory::BodyMemory;
 use crate::served::Served;
+
+/// The longest list of parts, or of keys to delete, in bytes: of ten thousand parts.
+pub(crate) const MAX_XML: usize = 2 << 20;
+/// The operations whose bodies are such lists. The library reads them before it calls the operation.
+const WITH_LISTS: [&str; 2] = ["CompleteMultipartUpload", "DeleteObjects"];
 
 /// Passes each operation on to where it is carried out.
 macro_rules! operations {
@@ -24,6 +35,11 @@ macro_rules! operations {
             $(async fn $name(&self, request: S3Request<$input>) -> S3Result<S3Response<$output>> {
                 Served::$name(self, request).await
             })*
+        }
+
+        /// Whether there is an operation of this name.
+        fn is_known(operation: &str) -> bool {
+            [$(stringify!($input)),*].iter().any(|input| input.strip_suffix("Input") == Some(operation))
         }
     };
 }
@@ -48,21 +64,64 @@ operations! {
     abort_multipart_upload: AbortMultipartUploadInput => AbortMultipartUploadOutput;
 }
 
-/// Notes who asks for what, once the signature was found good. Whether they may, [`Served`] looks at where it is known
-/// what it is about.
-pub(crate) struct Noting(pub(crate) Rules);
+/// Notes who asks for what, once the signature was found good, and before the library reads a list in the body: for
+/// that, there has to be such an operation, and memory. Whether they may, [`Served`] looks at where it is known what it
+/// is about.
+pub(crate) struct Noting {
+    pub(crate) rules: Rules,
+    pub(crate) memory: BodyMemory,
+}
+
+/// How many bytes a list may have, by what its request says.
+fn length_of_list(headers: &HeaderMap) -> u64 {
+    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    said.unwrap_or(u64::MAX).min(MAX_XML as u64)
+}
 
 #[async_trait::async_trait]
 impl S3Access for Noting {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
         let unsigned = || S3Error::with_message(S3ErrorCode::AccessDenied, "requests have to be signed");
         let credentials = context.credentials().ok_or_else(unsigned)?;
-        let key = self.0.key(&credentials.access_key).ok_or_else(unsigned)?;
+        let key = self.rules.key(&credentials.access_key).ok_or_else(unsigned)?;
         let operation = context.s3_op().name().to_owned();
         if let Some(asked) = context.extensions_mut().get::<Asked>() {
             asked.operation(&operation);
             asked.signed_by(&key.identity);
         }
+        if !is_known(&operation) {
+            let message = format!("there is no {operation} here; docs/S3.md says what is answered");
+            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, message));
+        }
+        if WITH_LISTS.contains(&operation.as_str()) {
+            let share = self.memory.share(length_of_list(context.headers())).await;
+            // Until the request is over, with which it goes on.
+            context.extensions_mut().insert(Arc::new(share.map_err(|failure| failure::told(&failure))?));
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_carried_out_is_known_by_its_name() {
+        assert!(is_known("GetObject") && is_known("ListObjectsV2") && WITH_LISTS.iter().all(|name| is_known(name)));
+        for name in ["PutBucketAcl", "PostObject", "CreateBucket", "GetObjectInput", "Input", ""] {
+            assert!(!is_known(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_list_has_a_share_of_what_it_says_and_of_no_more_than_there_may_be() {
+        let of = |text: &'static str| {
+            length_of_list(&HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static(text))]))
+        };
+        assert_eq!((of("5"), of("9999999999"), of("x")), (5, MAX_XML as u64, MAX_XML as u64));
+        assert_eq!(length_of_list(&HeaderMap::new()), MAX_XML as u64);
     }
 }

@@ -103,6 +103,10 @@ fn broken(error: &(dyn std::error::Error + Send + Sync)) -> S3Error {
         let message = "the bytes that came are not those that were signed";
         return S3Error::with_message(S3ErrorCode::SignatureDoesNotMatch, message);
     }
+    if text.contains("signed chunk of the body") {
+        let message = "a chunk with a signature has at most 1 MiB; send shorter ones, or sign the whole";
+        return S3Error::with_message(S3ErrorCode::InvalidRequest, message);
+    }
     tracing::debug!(error = text, "a body over S3 breaks off");
     incomplete()
 }
@@ -152,6 +156,8 @@ mod tests {
         let slow = std::io::Error::other("the body of the request did not come in time");
         assert_eq!(broken(&slow).code().as_str(), "RequestTimeout");
         assert_eq!(broken(&std::io::Error::other("reset")).code().as_str(), "IncompleteBody");
+        let long = std::io::Error::other(crate::chunks::ChunkError::TooLong);
+        assert_eq!(broken(&long).code().as_str(), "InvalidRequest");
     }
 
     proptest! {

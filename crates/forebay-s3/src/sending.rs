@@ -45,7 +45,8 @@ impl Served {
     pub(crate) async fn send(&self, path: &FsPath, mut incoming: Incoming<'_>, length: u64) -> S3Result<Attr> {
         let part = self.part_size.min(MAX_PART);
         // Two parts: one that is sent, and one that comes.
-        let _share = self.memory.share(length.min(2 * part)).await.map_err(|failure| failure::told(&failure))?;
+        let share = self.memory.share_of_incoming(length.min(2 * part)).await;
+        let _share = share.map_err(|failure| failure::told(&failure))?;
         if length <= part {
             let bytes = incoming.part(length).await?;
             incoming.finish().await?;

@@ -73,6 +73,11 @@ impl Error {
         Self::from(Failure::new(FailureKind::IsADirectory, what)).about(path)
     }
 
+    /// Whether there is nothing of the name, or a file where a directory would have to be.
+    pub(crate) fn is_of_no_name(&self) -> bool {
+        matches!(self.errno, libc::ENOENT | libc::ENOTDIR)
+    }
+
     /// The same, with the path that it is about.
     #[must_use]
     pub fn about(self, path: &[u8]) -> Self {

@@ -358,23 +358,29 @@ impl Session {
     /// # Errors
     /// As [`Session::read`].
     pub async fn view(self: Arc<Self>, place: Place, offset: u64, length: usize) -> Result<View, Error> {
-        let file = match &place {
-            Place::File(file) => Arc::clone(file),
-            Place::Path(path) => self.known(path).await?,
+        let path = match &place {
+            Place::File(file) => return self.view_of(file, offset, length).await,
+            Place::Path(path) => path,
         };
-        let length = batch::expected(&file, offset, length);
-        let shared = view::shared(&file, offset, length, &self.views).await;
-        match shared {
-            Ok(Some(view)) => Ok(view),
-            Ok(None) => self.copied(place, offset, length).await,
-            // Looked up anew on the way.
-            Err(failure) if failure.kind() == FailureKind::VersionChanged && matches!(place, Place::Path(_)) => {
-                self.copied(place, offset, length).await
+        let file = self.known(path).await?;
+        let shown = match self.view_of(&file, offset, length).await {
+            // Replaced since the path was looked up. What is there now may be longer.
+            Err(error) if error.errno == libc::ESTALE => {
+                let newer = self.renewed(path, &file).await?;
+                self.view_of(&newer, offset, length).await
             }
-            Err(failure) => Err(match &place {
-                Place::Path(path) => of_path(failure, path),
-                Place::File(file) => of_version(failure, file),
-            }),
+            shown => shown,
+        };
+        shown.map_err(|error| error.about(path))
+    }
+
+    /// A view of one version of a file.
+    async fn view_of(self: &Arc<Self>, file: &Arc<OpenFile>, offset: u64, length: usize) -> Result<View, Error> {
+        let length = batch::expected(file, offset, length);
+        match view::shared(file, offset, length, &self.views).await {
+            Ok(Some(view)) => Ok(view),
+            Ok(None) => Arc::clone(self).copied(Place::File(Arc::clone(file)), offset, length).await,
+            Err(failure) => Err(of_version(failure, file)),
         }
     }
 

@@ -107,14 +107,19 @@ impl Walk {
             state.levels.push((Listing::new(path), Vec::new().into_iter()));
         }
         let mut found = Vec::new();
-        while let Some((listing, page)) = state.levels.last_mut() {
+        loop {
+            let is_below = state.levels.len() > 1;
+            let Some((listing, page)) = state.levels.last_mut() else { break };
             let Some(entry) = page.next() else {
                 if !found.is_empty() {
                     break;
                 }
-                match listing.next_page(&self.client).await? {
-                    Some(next) => *page = next.into_iter(),
-                    None => drop(state.levels.pop()),
+                match listing.next_page(&self.client).await {
+                    Ok(Some(next)) => *page = next.into_iter(),
+                    Ok(None) => drop(state.levels.pop()),
+                    // A directory that went away since it was listed has nothing in it. What is beside it is there all the same.
+                    Err(error) if is_below && error.is_of_no_name() => drop(state.levels.pop()),
+                    Err(error) => return Err(error),
                 }
                 continue;
             };

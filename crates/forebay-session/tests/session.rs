@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_session::runtime::runtime;
-use forebay_session::{CallerMemory, Error, ErrorClass, FetchTo, Place, Range, Read, Session, Settings};
+use forebay_session::{CallerMemory, Entry, Error, ErrorClass, FetchTo, Place, Range, Read, Session, Settings};
 
 const SOON: Duration = Duration::from_secs(60);
 const LARGE: usize = (9 << 20) + 123;
@@ -107,6 +107,44 @@ fn names_are_listed_and_walked_once() {
     }
     found.sort();
     assert_eq!(found, ["/a/1", "/a/b", "/a/b/2"]);
+}
+
+#[test]
+fn a_directory_that_goes_away_during_a_walk_hides_nothing_beside_it() {
+    let directory = origin();
+    for name in ["c", "d"] {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+        std::fs::write(directory.path().join(name).join("1"), "1").unwrap();
+    }
+    let session = started(directory.path(), &[]);
+    let walk = session.walk(b"/").unwrap();
+    let shown = |entry: Entry| String::from_utf8_lossy(&entry.path).into_owned();
+    let mut found: Vec<_> = wait(walk.next_page()).unwrap().unwrap().into_iter().map(shown).collect();
+    // The first directory was listed by its name, and is what is looked into next.
+    let gone = found.last().unwrap().clone();
+    std::fs::remove_dir_all(directory.path().join(gone.trim_start_matches('/'))).unwrap();
+    while let Some(page) = wait(walk.next_page()).unwrap() {
+        found.extend(page.into_iter().map(shown));
+    }
+    for name in ["/a", "/c", "/d", "/large"] {
+        assert!(found.iter().any(|found| found == name), "{name} in {found:?}");
+    }
+    for file in ["/a/1", "/a/b/2", "/c/1", "/d/1"] {
+        let is_there = found.iter().any(|found| found == file);
+        assert_eq!(is_there, !file.starts_with(&gone), "{file} in {found:?}");
+    }
+}
+
+#[test]
+fn a_view_of_a_path_is_as_long_as_what_is_there_now() {
+    let (directory, longer) = (origin(), vec![7; LARGE + 10_000]);
+    let session = started(directory.path(), &[("client_prefetch_max_part_number", "0")]);
+    // The path is known, and nothing of the end of the file was read.
+    wait(Arc::clone(&session).open(b"/large".to_vec())).unwrap();
+    std::fs::write(directory.path().join("next"), &longer).unwrap();
+    std::fs::rename(directory.path().join("next"), directory.path().join("large")).unwrap();
+    let view = wait(Arc::clone(&session).view(path("/large"), LARGE as u64 - 10, 5000)).unwrap();
+    assert_eq!(view.bytes(), &longer[..5000]);
 }
 
 #[test]

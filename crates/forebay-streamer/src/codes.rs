@@ -1,6 +1,7 @@
 //! What a caller is told.
 
 use std::ffi::{CStr, c_int};
+use std::io::Write as _;
 
 /// The codes of `libstreamer.so`, by their numbers there. Those that are never given here are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,8 @@ pub(crate) fn words(code: c_int) -> &'static CStr {
 
 /// Says on standard error what a number cannot.
 pub(crate) fn complain(what: &str) {
-    eprintln!("forebay_streamer: {what}");
+    // If nobody can read it, that is no reason to end what goes on.
+    let _ = writeln!(std::io::stderr(), "forebay_streamer: {what}");
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::codes::{Code, complain};
 use crate::owed::{InOrder, Owed};
-use crate::places::{Place, Rules};
+use crate::places::{Origin, Place, Rules};
 use crate::sources::{Credentials, Destination, Sources};
 
 /// Ranges that are read at once. What of them waits for workers is bounded by the session.
@@ -176,26 +176,33 @@ impl Streamer {
                         found(&format!("{prefix}{name}"), version.size);
                     }
                 };
-                let listing = async {
-                    let session = self.shared.sources.session(origin).await?;
-                    let path = path.into_bytes();
-                    if !is_recursive {
-                        session.list(path).await?.iter().for_each(&mut told);
-                        return Ok(());
-                    }
-                    let walk = session.walk(&path)?;
-                    while let Some(page) = walk.next_page().await? {
-                        page.iter().for_each(&mut told);
-                    }
-                    Ok::<(), Error>(())
-                };
-                wait(listing).and_then(|listed| listed).map_err(|error| error.to_string())
+                self.list_cached(origin, path, is_recursive, &mut told).map_err(|error| error.to_string())
             }
         };
         listed.map_err(|error| {
             complain(&format!("cannot list {path}: {error}"));
             Code::FileAccess
         })
+    }
+
+    /// Tells `told` of what is below a path of a namespace, between two waits: it may call the library as well.
+    fn list_cached(
+        &self,
+        origin: Origin,
+        path: String,
+        is_recursive: bool,
+        told: &mut dyn FnMut(&Entry),
+    ) -> Result<(), Error> {
+        let session = wait(self.shared.sources.session(origin))??;
+        if !is_recursive {
+            wait(session.list(path.into_bytes()))??.iter().for_each(told);
+            return Ok(());
+        }
+        let walk = session.walk(path.as_bytes())?;
+        while let Some(page) = wait(walk.next_page())?? {
+            page.iter().for_each(&mut *told);
+        }
+        Ok(())
     }
 }
 

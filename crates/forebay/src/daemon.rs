@@ -38,11 +38,17 @@ enum Word<T> {
     Failed(UserError),
 }
 
-/// In the parent: starts the child, which logs to `log`, and waits until it is ready. Returns what it says of itself.
+/// In the parent: starts the child, which logs to `log`, and waits until it is ready, for so much `longer` than is usual. Returns
+/// what it says of itself.
 ///
 /// # Errors
 /// Whatever the child says; that it ended or took too long without a word.
-pub(crate) fn start<T: DeserializeOwned + Send + 'static>(log: &Path, doing: &str) -> anyhow::Result<T> {
+pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
+    log: &Path,
+    doing: &str,
+    longer: Duration,
+) -> anyhow::Result<T> {
+    let within = READY_WITHIN.saturating_add(longer);
     let stderr = logging::open(log)?;
     let log_start = stderr.metadata().map_or(0, |metadata| metadata.len());
     let program = std::env::current_exe().context("cannot find the program's own file")?;
@@ -57,7 +63,7 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(log: &Path, doing: &st
         .spawn()
         .context("cannot start a process in the background")?;
     let spinner = spinner(doing);
-    let word = hear(&mut child);
+    let word = hear(&mut child, within);
     spinner.finish_and_clear();
     match word {
         Heard::Word(Word::Ready(summary)) => Ok(summary),
@@ -73,8 +79,7 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(log: &Path, doing: &st
         }
         Heard::Nothing => {
             end(&mut child);
-            let what =
-                format!("the mount was not ready within {} s{}", READY_WITHIN.as_secs(), tail_of(log, log_start));
+            let what = format!("the mount was not ready within {} s{}", within.as_secs(), tail_of(log, log_start));
             let next = format!("see the log, {}; `--foreground` shows what it waits for", log.display());
             Err(Fault::new(Exit::Unavailable, what, next).into())
         }
@@ -87,7 +92,7 @@ enum Heard<T> {
     Nothing,
 }
 
-fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child) -> Heard<T> {
+fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child, within: Duration) -> Heard<T> {
     let Some(stdout) = child.stdout.take() else { return Heard::End };
     let (tell, told) = mpsc::channel();
     // Reading has no deadline, a channel has. The thread ends with the child's end of the pipe.
@@ -96,7 +101,7 @@ fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child) -> Heard<T> {
         let read = BufReader::new(stdout).read_line(&mut line);
         let _ = tell.send(read.ok().and_then(|_| serde_json::from_str(&line).ok()));
     });
-    match told.recv_timeout(READY_WITHIN) {
+    match told.recv_timeout(within) {
         Ok(Some(word)) => Heard::Word(word),
         Ok(None) | Err(mpsc::RecvTimeoutError::Disconnected) => Heard::End,
         Err(mpsc::RecvTimeoutError::Timeout) => Heard::Nothing,

@@ -61,6 +61,11 @@ impl ReplaceArgs {
     pub(crate) fn apply(&self, node: NodeBuilder) -> NodeBuilder {
         if self.replace { node.replacing(self.timeout) } else { node }
     }
+
+    /// How much longer than usual it may take until the mount is there.
+    fn longer(&self) -> Duration {
+        if self.replace { self.timeout } else { Duration::ZERO }
+    }
 }
 
 /// How this process is to go on.
@@ -78,7 +83,13 @@ pub(crate) enum Begun {
 ///
 /// # Errors
 /// Those of the process in the background, as its own.
-pub(crate) fn begin(stay: &StayArgs, config: &Config, at: &Path, doing: &str) -> anyhow::Result<Begun> {
+pub(crate) fn begin(
+    stay: &StayArgs,
+    replace: &ReplaceArgs,
+    config: &Config,
+    at: &Path,
+    doing: &str,
+) -> anyhow::Result<Begun> {
     if stay.foreground {
         logging::start(config)?;
         return Ok(Begun::Stay { log: config.log_file.clone() });
@@ -92,7 +103,7 @@ pub(crate) fn begin(stay: &StayArgs, config: &Config, at: &Path, doing: &str) ->
         logging::to_stderr(config, config.log_level)?;
         return Ok(Begun::Stay { log: Some(log) });
     }
-    let summary: MountSummary = daemon::start(&log, doing)?;
+    let summary: MountSummary = daemon::start(&log, doing, replace.longer())?;
     summary.notes.iter().for_each(|note| output::say(note));
     print(&summary, stay.json.json)?;
     Ok(Begun::Done)

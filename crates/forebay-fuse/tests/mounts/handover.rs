@@ -53,7 +53,7 @@ fn drain(hand_over: &HandOver) -> Given {
 fn replace(mounted: &mut Mounted, options: &MountOptions) {
     let (successor, hand_over) = (successor(mounted, options), mounted.mount.hand_over());
     let Given { state, connection } = drain(&hand_over);
-    let next = successor.serve(state, connection).unwrap();
+    let next = successor.serve(state, connection, || ()).unwrap();
     hand_over.leave();
     let before = std::mem::replace(&mut mounted.mount, next);
     mounted.runtime.block_on(async { tokio::time::timeout(MINUTE, before.wait()).await }).unwrap();
@@ -131,18 +131,21 @@ fn a_program_that_asks_while_nobody_serves_waits_for_the_next_server() {
     let (file, successor) = (mounted.open_direct("file"), successor(&mounted, &options()));
     let hand_over = mounted.mount.hand_over();
     let Given { state, connection } = drain(&hand_over);
-    let asked = AtomicBool::new(false);
+    let (asked, answered) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut bytes = vec![0; SIZE];
             asked.store(true, Ordering::Release);
             file.read_exact_at(&mut bytes, 0).unwrap();
+            answered.store(true, Ordering::Release);
             bytes
         });
         while !asked.load(Ordering::Acquire) {
             thread::yield_now();
         }
-        let next = successor.serve(state, connection).unwrap();
+        // What it would know nothing of if this one died: so the server before must have heard of it by then.
+        let nothing_is_answered = || assert!(!answered.load(Ordering::Acquire));
+        let next = successor.serve(state, connection, nothing_is_answered).unwrap();
         hand_over.leave();
         assert!(reader.join().unwrap() == pattern(SIZE, 1));
         mounted.mount = next;
@@ -161,6 +164,36 @@ fn a_server_that_is_not_replaced_after_all_serves_on() {
         let mut bytes = vec![0; SIZE];
         file.read_exact_at(&mut bytes, 0).unwrap();
         assert!(bytes == pattern(SIZE, 1));
+    }
+}
+
+#[test]
+fn a_server_that_is_asked_again_at_once_answers_nothing_of_what_it_gave_away() {
+    on_the_device!();
+    let mut mounted = mounted();
+    let file = mounted.open_direct("file");
+    for round in 0..30 {
+        let (successor, hand_over) = (successor(&mounted, &options()), mounted.mount.hand_over());
+        drop(drain(&hand_over));
+        hand_over.resume();
+        // That is said once: what is said again is not kept for the next pause.
+        hand_over.resume();
+        let Given { state, connection } = drain(&hand_over);
+        let read = mounted.mount.stats().read_bytes;
+        let next = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut bytes = vec![0; 4096];
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                bytes
+            });
+            let next = successor.serve(state, connection, || ()).unwrap();
+            assert!(reader.join().unwrap() == pattern(SIZE, 1)[..4096]);
+            next
+        });
+        assert_eq!(mounted.mount.stats().read_bytes, read, "both serve, in round {round}");
+        hand_over.leave();
+        let before = std::mem::replace(&mut mounted.mount, next);
+        mounted.runtime.block_on(async { tokio::time::timeout(MINUTE, before.wait()).await }).unwrap();
     }
 }
 
@@ -228,7 +261,7 @@ fn a_mount_that_is_gone_is_not_served() {
     let Given { state, connection } = drain(&hand_over);
     // As somebody else may, while nobody serves.
     rustix::mount::unmount(mounted.mount.mountpoint(), rustix::mount::UnmountFlags::DETACH).unwrap();
-    let refused = successor.serve(state, connection).err();
+    let refused = successor.serve(state, connection, || panic!("it is not served")).err();
     assert!(matches!(refused, Some(MountError::NotMounted(_))), "{refused:?}");
     hand_over.resume();
     let _ = mounted

@@ -3,14 +3,15 @@
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::states::full;
 use crate::exchange::{Given, GivingSide, give, take};
 use crate::giving::Outcome;
 use crate::identity::tests::identity;
-use crate::message::{Order, Refusal};
+use crate::message::{Ask, Hello, Order, Refusal, Say};
 use crate::taking::NotTaken;
+use crate::wire::Wire;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -64,7 +65,9 @@ fn state_and_connection_go_over_a_socket_in_both_orders() {
         let mut text = String::new();
         connection.read_to_string(&mut text).unwrap();
         assert_eq!((&*text, told), ("the kernel", vec!["/written".to_owned()]));
-        held.holding.serving().unwrap();
+        let mut holding = held.holding;
+        holding.serves();
+        holding.released().unwrap();
         assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release"]));
     }
 }
@@ -79,6 +82,53 @@ fn who_does_not_come_to_serve_leaves_the_mount_to_the_old_process() {
     let held = take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap();
     drop(held);
     assert_eq!(gives.join().unwrap(), (Outcome::Kept, vec!["drain", "resume"]));
+}
+
+/// A new process that has the mount, and has not said that it serves; and the old one.
+fn has_the_mount() -> (Wire, thread::JoinHandle<(Outcome, Vec<&'static str>)>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let gives = thread::spawn(move || {
+        let mut old = Old::default();
+        (give(ours, identity(), None, &mut old), old.did)
+    });
+    let mut wire = Wire::new(theirs).unwrap();
+    wire.send(&Ask::Hello(Hello::new(identity(), Order::ServeFirst, PATIENCE)), &[]).unwrap();
+    for expected in [Say::Welcome, Say::Given, Say::Yours] {
+        let (said, _) = wire.receive::<Say>(Some(Instant::now() + PATIENCE)).unwrap().unwrap();
+        assert_eq!(said, expected);
+        if said == Say::Given {
+            wire.send(&Ask::Holding, &[]).unwrap();
+        }
+    }
+    (wire, gives)
+}
+
+#[test]
+fn nonsense_of_who_may_serve_is_not_taken_for_its_end() {
+    let (mut wire, gives) = has_the_mount();
+    // No such message.
+    wire.send(&77u8, &[]).unwrap();
+    wire.send(&Ask::Serving, &[]).unwrap();
+    assert_eq!(wire.receive::<Say>(None).unwrap().unwrap().0, Say::Released);
+    assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release"]));
+
+    let (mut wire, gives) = has_the_mount();
+    wire.send(&77u8, &[]).unwrap();
+    drop(wire);
+    assert_eq!(gives.join().unwrap(), (Outcome::Kept, vec!["drain", "resume"]));
+}
+
+#[test]
+fn who_dies_after_it_has_said_that_it_serves_is_not_followed_by_the_old_process() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let gives = thread::spawn(move || {
+        let mut old = Old::default();
+        (give(ours, identity(), None, &mut old), old.did)
+    });
+    let mut held = take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap();
+    held.holding.serves();
+    drop(held);
+    assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release"]));
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let node = Node::builder().config(loaded).mount(&args.mountpoint);
     let mut node = args.replace.apply(if args.shares() { node.worker() } else { node });
     node.check()?;
-    let begun = mounting::begin(&args.stay, &config, &args.mountpoint, "mounting")?;
+    let begun = mounting::begin(&args.stay, &args.replace, &config, &args.mountpoint, "mounting")?;
     let Begun::Stay { log } = begun else { return Ok(()) };
     node.load_early()?;
     let node = node.keeper(args.stay.keeper(log.as_deref())?);

@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     node = args.replace.apply(node);
     node.check()?;
-    let begun = mounting::begin(&args.stay, &config, &args.mountpoint, &format!("mounting {origin}"))?;
+    let begun = mounting::begin(&args.stay, &args.replace, &config, &args.mountpoint, &format!("mounting {origin}"))?;
     let Begun::Stay { log } = begun else { return Ok(()) };
     node.load_early()?;
     let node = node.keeper(args.stay.keeper(log.as_deref())?);
