@@ -5,11 +5,11 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-all test-long test-rdma test-packages test-image test-helm test-release model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs \
+.PHONY: help setup build demo test test-all test-long test-rdma test-packages test-image test-helm test-k8s test-release model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs \
 	deny bench peers packages image release simulate wheel
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## Install what the demo and the tests need, saying what and why
 	@scripts/setup.sh
@@ -45,6 +45,9 @@ test-image: image ## Run the image without rights, and a mount of it that the ho
 
 test-helm: ## The chart: lint, what it renders, schemas, what it refuses; builds helm from Go modules once (FOREBAY_BLESS=1 renews what is expected)
 	@scripts/helm.sh test
+
+test-k8s: image ## The chart and its operator on a real Kubernetes, built from Go modules once: install, read, upgrade under a reader, drain (root, Go, containerd)
+	@scripts/k8s-test.sh
 
 test-release: ## Each file of `make release`, installed: signature, packages, image, chart
 	@scripts/release-test.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds what tests of Kubernetes need, from Go modules, into a directory of the user's cache: helm and kubeconform, and the
-# schemas of Kubernetes' own objects. Prints that directory. Minutes the first time, nothing later. Needs Go.
+# Builds what tests of Kubernetes need, from Go modules, into a directory of the user's cache: helm, kubeconform and kwok, the
+# schemas of Kubernetes' own objects, and a Kubernetes (tests/k8s/go.mod). Prints that directory. Minutes the first time, a
+# quarter of an hour for the Kubernetes, nothing later. Needs Go.
 #
-#     scripts/k8s-tools.sh [helm|kubeconform|schemas ...]
+#     scripts/k8s-tools.sh [helm|kubeconform|kwok|schemas|kubernetes ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,10 +12,11 @@ kubernetes=v1.36.3
 declare -A modules=(
     [helm]=helm.sh/helm/v4/cmd/helm@v4.3.1
     [kubeconform]=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+    [kwok]=sigs.k8s.io/kwok/cmd/kwok@v0.8.0
 )
 
 if ! command -v go >/dev/null 2>&1; then
-    echo "k8s-tools: Go is missing: helm and kubeconform are built from their modules" >&2
+    echo "k8s-tools: Go is missing: helm, Kubernetes and others are built from their modules" >&2
     exit 1
 fi
 mkdir -p "$at"
@@ -30,10 +32,29 @@ for tool in "${@:-helm}"; do
         ln -sfn "schemas-$kubernetes" "$at/schemas"
         continue
     fi
+    if [[ $tool == kubernetes ]]; then
+        made=kubernetes-$(cat tests/k8s/go.mod tests/k8s/go.sum tests/k8s/pause/main.go | sha256sum | cut -c 1-12)
+        if [[ ! -e $at/$made/done ]]; then
+            echo "k8s-tools: building Kubernetes $kubernetes in $at, about a quarter of an hour" >&2
+            mkdir -p "$at/$made"
+            (cd tests/k8s && nice go build -o "$at/$made/" $(go list tool) && CGO_ENABLED=0 go build -o "$at/$made/pause" ./pause)
+            touch "$at/$made/done"
+        fi
+        ln -sfn "$made" "$at/kubernetes"
+        continue
+    fi
     module=${modules[$tool]}
     [[ -x $at/$tool && $(cat "$at/$tool.module" 2>/dev/null) == "$module" ]] && continue
     echo "k8s-tools: building $tool in $at, some minutes" >&2
     GOBIN=$at CGO_ENABLED=0 GOFLAGS=-mod=mod go install "$module"
+    if [[ $tool == kwok ]]; then
+        # What nodes and pods of it do is in its module, and not in its program.
+        sources=$(cd "$at" && go mod download -json "${module/\/cmd\/kwok/}" |
+            python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')
+        for stage in "$sources"/kustomize/stage/{node/fast,node/heartbeat-with-lease,pod/fast}/{node,pod}-*.yaml; do
+            [[ ! -e $stage ]] || { echo "---"; cat "$stage"; }
+        done >"$at/kwok.stages.yaml"
+    fi
     echo "$module" >"$at/$tool.module"
 done
 echo "$at"

@@ -192,6 +192,30 @@ transport_suite_between_devices() {
     "${SUITE:?the transport suite of forebay-rdma}" --test-threads=1 "$@"
 }
 
+# Without UCX: verbs of our own, the server on rxe0 and the client on rxe1.
+step_the_transport_suite_passes_over_verbs_of_our_own_between_two_devices() {
+    cd "$(mktemp -d)"
+    verbs_between_devices "${VERBS:?the suite of forebay-rdma over verbs}" --skip with_proof:: | tee suite.log
+    grep -E 'test result: ok\. [1-9][0-9]* passed' suite.log
+}
+
+step_the_transport_suite_passes_over_verbs_of_our_own_where_each_connection_is_admitted() {
+    cd "$(mktemp -d)"
+    verbs_between_devices "${VERBS:?the suite of forebay-rdma over verbs}" with_proof:: | tee suite.log
+    grep -E 'test result: ok\. [1-9][0-9]* passed' suite.log
+}
+
+# Peers by hand, which break the protocol, offer places that are not there, and write where nothing waits for them.
+step_whatever_a_peer_does_over_verbs_of_our_own_costs_it_its_connection_at_most() {
+    cd "$(mktemp -d)"
+    verbs_between_devices "${VERBS_HOSTILE:?the hostile peers of forebay-rdma over verbs}" --nocapture | tee suite.log
+    grep -E 'test result: ok\. [1-9][0-9]* passed' suite.log
+}
+
+verbs_between_devices() { # PROGRAM [OPTION]...
+    FOREBAY_TEST_VERBS=rxe0,$host0,rxe1,$host1 FOREBAY_TEST_SLOWNESS=6 "$@" --test-threads=1
+}
+
 # From here on: a worker on 10.77.0.1 and a mount on 10.77.0.2, which UCX must connect by verbs although both are on one
 # machine. Buffers are small, so that every read is made of requests.
 step_a_mount_reads_every_size_from_a_worker_on_the_other_device() {

@@ -13,8 +13,8 @@ trap '[[ -z $machine ]] || kill "$machine" 2>/dev/null; wait; rm -rf "$programs"
 trap 'exit 130' INT TERM HUP
 
 # With the features of scripts/test.sh, so that nothing is built twice.
-built=$(cargo build --quiet --workspace --all-features --bin forebay --test conformance --test zero_copy \
-    --message-format=json)
+built=$(cargo build --quiet --workspace --all-features --bin forebay --test conformance --test verbs --test verbs_hostile \
+    --test zero_copy --message-format=json)
 copy() { # CRATE PROGRAM
     local named
     named=$(grep "/crates/$1[#\"]" <<<"$built" | grep "\"name\":\"$2\"")
@@ -22,11 +22,13 @@ copy() { # CRATE PROGRAM
 }
 copy forebay forebay
 copy forebay-rdma conformance
+copy forebay-rdma verbs
+copy forebay-rdma verbs_hostile
 copy forebay-tcp zero_copy
 
 # In the background, so that this hears a signal and ends the machine.
 scripts/rdma-vm.sh --timeout 2700 --ro . --ro "$programs" -- env SUITE="$programs/conformance" \
-    ZERO_COPY="$programs/zero_copy" \
+    VERBS="$programs/verbs" VERBS_HOSTILE="$programs/verbs_hostile" ZERO_COPY="$programs/zero_copy" \
     FOREBAY="$programs/forebay" RDMA_STEP_SECONDS=900 scripts/rdma-guest.sh "$@" &
 machine=$!
 status=0

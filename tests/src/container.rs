@@ -159,12 +159,29 @@ impl Container {
     #[must_use]
     #[track_caller]
     pub fn run(&self, command: &Command) -> Finished {
+        finish(&mut self.inside(command), ANSWER_WITHIN)
+    }
+
+    /// Starts a command in it, as its root, which ends with the container. What it says goes to standard error of the test.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    #[track_caller]
+    pub fn start(&self, command: &Command) -> Child {
+        self.inside(command).stdout(Stdio::null()).spawn().expect("a command in the container")
+    }
+
+    /// A command that runs this one in it.
+    fn inside(&self, command: &Command) -> Command {
         let holder = self.holder.id();
         let mut enter = Command::new("nsenter");
         enter.args(["--mount", "--ipc", "--uts", "--target", &holder.to_string()]);
         // The holder itself is not in the namespace that it made for its child.
         enter.arg(format!("--pid=/proc/{holder}/ns/pid_for_children"));
-        finish(wrapped(enter, command).stdin(Stdio::null()), ANSWER_WITHIN)
+        let mut inside = wrapped(enter, command);
+        inside.stdin(Stdio::null());
+        inside
     }
 }
 

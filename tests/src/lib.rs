@@ -11,6 +11,7 @@
 //! * [`Client`]: a program that asks a worker whatever there is to ask; [`member`]: who it may be;
 //! * [`ruled_out_by_mode`]: the mode of `security.mode` that processes run in, as `FOREBAY_TEST_SECURITY` says;
 //! * [`installed`], [`script`]: programs of others;
+//! * [`Opened`]: a file, a directory and a mapping that stay open while a mount goes to another process;
 //! * [`terminal`]: what a program takes for one; [`browser()`], [`page`]: what a browser shows;
 //! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
 //! * [`eventually`]: waiting for a condition, with a deadline. Nothing here sleeps to wait for something.
@@ -31,6 +32,7 @@ mod fio;
 pub mod mapping;
 mod mount;
 mod network;
+mod opened;
 mod program;
 pub mod reading;
 mod s3_endpoint;
@@ -58,6 +60,7 @@ pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
 pub use mount::{Mount, is_mounted};
 pub use network::{Host, Network, Relay, TcpSocket, Traffic};
+pub use opened::Opened;
 pub use program::{
     Finished, UCX_ON_LOOPBACK, beside_tests, ended, finish, forebay, forebay_as, resident, resident_shared, signal,
 };

@@ -133,6 +133,13 @@ impl Mount {
         self.summary["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("the mount was started")
     }
 
+    /// The process that serves it now, if one says so: a keeper may have started it.
+    #[must_use]
+    pub fn served_by(&self) -> Option<u32> {
+        let pid = std::fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()?;
+        (!program::ended(pid)).then_some(pid)
+    }
+
     /// `kill -9`: a dead mount stays.
     ///
     /// # Panics
@@ -281,8 +288,9 @@ impl Drop for Mount {
         if std::thread::panicking() {
             eprintln!("--- log of the mount at {}\n{}", self.root().display(), self.log_text());
         }
-        if self.summary.is_object() && !program::ended(self.pid()) {
-            let pid = self.pid();
+        // A keeper may have started another one.
+        let serving = || self.served_by().or_else(|| Some(self.pid()).filter(|pid| !program::ended(*pid)));
+        if let Some(pid) = self.summary.is_object().then(serving).flatten() {
             program::signal(pid, Signal::CONT);
             program::signal(pid, Signal::TERM);
             let deadline = std::time::Instant::now() + DROP_WITHIN;

@@ -43,6 +43,50 @@ fn the_chart_has_the_alerts_and_the_dashboard_that_are_documented() {
     assert_eq!(of_chart("dashboard.json"), read("deploy/grafana/forebay.json"));
 }
 
+/// The definitions of the operator's kinds are files of its crate, to which those of the chart are links.
+#[test]
+fn the_chart_has_the_definitions_that_the_program_prints() {
+    let of_chart = |kind: &str| read(&format!("deploy/helm/forebay/files/crds/{kind}.yaml"));
+    let expected = ["forebaymounts", "forebayloads", "forebaypolicies"].map(of_chart).concat();
+    let printed = finish(forebay(&[]).args(["operator", "crds"]), SOON);
+    assert_eq!((printed.code, String::from_utf8(printed.stdout).unwrap()), (Some(0), expected));
+    assert_eq!(std::fs::read_dir(root().join("deploy/helm/forebay/files/crds")).unwrap().count(), 3);
+}
+
+/// The operator may do what it does, and nothing else: no Secrets, nothing that is made, nothing that is everybody's.
+#[test]
+fn the_operator_has_the_rights_that_it_needs() {
+    let rendered = rendered();
+    let Some((_, documents)) = rendered.iter().find(|(name, _)| name.ends_with("operator.golden.yaml")) else {
+        return skipped("the chart has not been rendered yet: FOREBAY_BLESS=1 make test-helm");
+    };
+    let roles = documents.iter().filter(|document| matches!(document["kind"].as_str(), Some("Role" | "ClusterRole")));
+    let words = |list: &Yaml| -> Vec<String> {
+        list.as_vec().into_iter().flatten().filter_map(|word| Some(word.as_str()?.to_owned())).collect()
+    };
+    let mut seen = 0;
+    for role in roles {
+        let is_cluster = role["kind"].as_str() == Some("ClusterRole");
+        for rule in role["rules"].as_vec().expect("rules") {
+            let (resources, verbs) = (words(&rule["resources"]), words(&rule["verbs"]));
+            for resource in &resources {
+                let allowed: &[&str] = match resource.as_str() {
+                    "nodes" if is_cluster => &["list", "watch"],
+                    "pods" if !is_cluster => &["list", "watch", "patch"],
+                    "configmaps" if !is_cluster && words(&rule["resourceNames"]).len() == 1 => &["get", "patch"],
+                    "forebayloads" if !is_cluster => &["get", "list", "watch", "patch", "delete"],
+                    own if !is_cluster && own.starts_with("forebay") => &["get", "list", "watch", "patch"],
+                    _ => &[],
+                };
+                let beyond: Vec<_> = verbs.iter().filter(|verb| !allowed.contains(&verb.as_str())).collect();
+                assert!(beyond.is_empty(), "{resource}: {beyond:?}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 9, "{seen}");
+}
+
 /// Each key that the chart sets is one, and has a value that it may have.
 #[test]
 fn what_the_chart_configures_is_a_configuration() {

@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_e2e::mapping::Mapping;
 use forebay_e2e::{
-    Bucket, Mount, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, reading, skipped,
+    Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, reading,
+    skipped,
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -62,60 +62,13 @@ fn replace(mount: &mut Mount) -> Duration {
     took
 }
 
-/// Files, a directory and a mapping that are open, each read in part.
-struct Opened {
-    file: File,
-    names: fs::ReadDir,
-    seen: Vec<String>,
-    mapping: Mapping,
-}
-
-impl Opened {
-    fn new(mount: &Mount, tree: &Tree) -> Self {
-        let mut file = File::open(mount.path("file01")).unwrap();
-        file.read_exact(&mut [0; 1000]).unwrap();
-        let mut opened = Self {
-            file,
-            names: fs::read_dir(mount.path("wide")).unwrap(),
-            seen: Vec::new(),
-            mapping: Mapping::of(&mount.path("file02"), tree.file("file02").size as usize).unwrap(),
-        };
-        opened.read_names(10);
-        opened
-    }
-
-    fn read_names(&mut self, count: usize) {
-        let names = self.names.by_ref().take(count).map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        self.seen.extend(names);
-    }
-
-    /// Reads a part of the mapping that was not looked at before.
-    fn read_mapping(&self, tree: &Tree, round: usize) {
-        let start = (round * 97 * 4096) % (8 << 20);
-        let bytes = self.mapping.read(start..start + 8192).unwrap();
-        assert_eq!(tree.file("file02").data.first_difference(start as u64, &bytes), None);
-    }
-
-    /// Reads all to the end.
-    fn finish(mut self, tree: &Tree) {
-        let mut rest = Vec::new();
-        self.file.read_to_end(&mut rest).unwrap();
-        let expected = tree.file("file01");
-        assert_eq!((rest.len() as u64, expected.data.first_difference(1000, &rest)), (expected.size - 1000, None));
-        self.read_names(NAMES);
-        self.seen.sort();
-        let names: Vec<String> = (0..NAMES).map(|number| format!("{number:05}")).collect();
-        assert_eq!(self.seen, names);
-    }
-}
-
 /// Replaces the process so often while programs read. The longest time that one read took.
 #[track_caller]
 fn replaced_under_readers(served: &mut Served, times: usize) -> Duration {
     let Served { mount, tree, .. } = served;
     let (root, read) = (mount.root(), tree.file("file00").clone());
     let longest = reading::read_while(&root, &read, 3, |progress| {
-        let mut opened = Opened::new(mount, tree);
+        let mut opened = Opened::new(mount, tree, NAMES);
         for round in 0..times {
             progress.reads_on(20);
             replace(mount);

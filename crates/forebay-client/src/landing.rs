@@ -16,7 +16,6 @@
 
 use forebay_memory::SpanMut;
 use forebay_store::Store;
-use forebay_transport::TransportKind;
 use forebay_types::Failure;
 
 use crate::connector::Connector;
@@ -55,7 +54,7 @@ impl<'a, 'l> Landing<'a, 'l> {
         if link.is_near() && !self.must_land {
             return Ok(None);
         }
-        let needs_no_registration = length <= MAX_UNREGISTERED_OVER_UCX || link.transport.kind() != TransportKind::Ucx;
+        let needs_no_registration = length <= MAX_UNREGISTERED_OVER_UCX || !link.transport.kind().is_rdma();
         if let Some(mut buffer) = (self.caller_buffer)().filter(|buffer| buffer.len() >= length as usize)
             && (needs_no_registration || self.connector.is_registered(&buffer))
         {

@@ -17,9 +17,15 @@ use crate::table::PREFIX;
 use crate::value::Raw;
 
 /// Read before there is a configuration: by the program, the file's name, a filter for the log, and where run state lies; by what streams
-/// models (`forebay-streamer`), which paths lead where.
-const READ_ELSEWHERE: [&str; 5] =
-    ["FOREBAY_CONFIG", "FOREBAY_LOG", "FOREBAY_RUN_DIR", "FOREBAY_STREAMER_MAP", "FOREBAY_STREAMER_UP"];
+/// models (`forebay-streamer`), which paths lead where; and by what a keeper of a mount starts, that it did.
+const READ_ELSEWHERE: [&str; 6] = [
+    "FOREBAY_CONFIG",
+    "FOREBAY_LOG",
+    "FOREBAY_RUN_DIR",
+    "FOREBAY_STARTED_BY_KEEPER",
+    "FOREBAY_STREAMER_MAP",
+    "FOREBAY_STREAMER_UP",
+];
 
 /// The variable of each key, in the order of the table.
 static VARIABLES: LazyLock<Vec<String>> = LazyLock::new(|| KEYS.iter().map(Key::variable).collect());

@@ -413,6 +413,14 @@ keys! {
         fuse_read_ahead "fuse.read_ahead": ByteSize = ByteSize::mib(4), in ByteSize::bytes(0)..=ByteSize::gib(1);
         /// Let other users than the mounting user see the mount. Unset: yes if root mounts, no otherwise.
         fuse_allow_other "fuse.allow_other": Option<bool> = None, example "true";
+        /// The SELinux label of every file of the mount, as `mount -o context=` sets it. Only root can. Unset: what the
+        /// system's policy says of FUSE.
+        fuse_selinux_context "fuse.selinux_context": Option<String> = None,
+            example "\"system_u:object_r:container_file_t:s0\"";
+        /// Keep the mount when its process is killed: programs that use it wait, and go on when the next process serves
+        /// it. `forebay keeper` has it meanwhile and starts that process, or systemd does. Requires Linux 6.9, and
+        /// another `fuse.io` than `uring`.
+        fuse_survive_crash "fuse.survive_crash": bool = false;
     }
     section "Writing" {
         /// Where written data goes. `through`: to the origin, and not into the cache. `none`: nowhere; a mount is

@@ -132,6 +132,16 @@ pub struct Session<D> {
     backings: Backings,
     served: Arc<Served>,
     pause: Arc<Pause>,
+    /// What threads read, of those whose descriptors were made before they read.
+    readers: Vec<Reader>,
+}
+
+/// What one thread reads.
+#[derive(Clone)]
+struct Reader {
+    descriptor: Arc<Descriptor>,
+    /// What it busy-polls with.
+    awake: Option<Arc<BusyPoll>>,
 }
 
 impl<D: Dispatch> Session<D> {
@@ -196,7 +206,43 @@ impl<D: Dispatch> Session<D> {
             rings: None,
             why_not: None,
             pause: Arc::default(),
+            readers: Vec::new(),
         })
+    }
+
+    /// Makes the descriptors that requests will be read from, and gives duplicates of them: the connection itself, and its clones. What
+    /// was read from one and not answered ends with its last duplicate. To be called before [`Session::serve`].
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where requests come over rings, which belong to this process; when there are too many descriptors.
+    pub fn descriptors(&mut self) -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
+        if self.rings.is_some() {
+            return Err(rustix::io::Errno::OPNOTSUPP.into());
+        }
+        self.readers = (0..self.threads).map(|number| self.reader(number)).collect();
+        let connection = self.descriptor.as_fd().try_clone_to_owned()?;
+        let is_clone = |descriptor: &&Arc<Descriptor>| !Arc::ptr_eq(descriptor, &self.descriptor);
+        let own = self.readers.iter().map(|reader| &reader.descriptor).filter(is_clone);
+        let awake = self.readers.iter().filter_map(|reader| Some(reader.awake.as_ref()?.descriptor()));
+        let clones = own.chain(awake).map(|descriptor| descriptor.as_fd().try_clone_to_owned());
+        Ok((connection, clones.collect::<io::Result<_>>()?))
+    }
+
+    /// What the thread of this number reads: the first one the connection itself.
+    fn reader(&self, number: usize) -> Reader {
+        let own = (number > 0 && self.clone_fd).then(|| self.descriptor.with_own_queue());
+        let descriptor = match own {
+            Some(Ok(own)) => Arc::new(own),
+            Some(Err(error)) => {
+                debug!(%error, "the threads share one descriptor");
+                Arc::clone(&self.descriptor)
+            }
+            None => Arc::clone(&self.descriptor),
+        };
+        // With rings, short reads do not come this way.
+        let may = self.rings.is_none() && self.clone_fd;
+        let awake = may.then(|| BusyPoll::new(&self.turn, &descriptor)).flatten().map(Arc::new);
+        Reader { descriptor, awake }
     }
 
     /// What was agreed on with the kernel.
@@ -331,28 +377,18 @@ impl DeviceThreads {
     fn spawn<D: Dispatch>(&mut self, count: usize, session: &Session<D>, ended: &Arc<Ended<D>>) -> io::Result<()> {
         for _ in 0..count {
             let number = self.threads.len();
-            let own = (number > 0 && self.own_descriptors).then(|| session.descriptor.with_own_queue());
-            let descriptor = match own {
-                Some(Ok(own)) => Arc::new(own),
-                Some(Err(error)) => {
-                    debug!(%error, "the threads share one descriptor");
-                    self.own_descriptors = false;
-                    Arc::clone(&session.descriptor)
-                }
-                None => Arc::clone(&session.descriptor),
-            };
+            let reader = session.readers.get(number).cloned();
+            let Reader { descriptor, awake } = reader.unwrap_or_else(|| session.reader(number));
+            self.own_descriptors &= number == 0 || !Arc::ptr_eq(&descriptor, &session.descriptor);
             let (dispatch, served, ended) =
                 (Arc::clone(&session.dispatch), Arc::clone(&session.served), Arc::clone(ended));
             let max_write = session.negotiated.max_write;
-            // With rings, short reads do not come this way.
-            let may = session.rings.is_none() && session.clone_fd;
-            let awake = may.then(|| BusyPoll::new(&session.turn, &descriptor)).flatten();
             let pipe = (session.splice && number < MAX).then(|| Pipe::to(&*descriptor)).flatten();
             let pause = Arc::clone(&session.pause);
             let work = move || {
                 batch::wake_gently();
                 let reading = pause.enter();
-                let (awake, pipe) = (awake.as_ref(), pipe.as_ref());
+                let (awake, pipe) = (awake.as_deref(), pipe.as_ref());
                 let outcome = device::serve(&descriptor, awake, pipe, &*dispatch, max_write, &served, &pause);
                 drop(reading);
                 if !matches!(outcome, Ok(Stopped::Paused)) {

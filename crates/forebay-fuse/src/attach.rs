@@ -60,6 +60,9 @@ fn attach_as_root(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, 
     if options.allow_other {
         data.push_str(",allow_other");
     }
+    if let Some(label) = &options.selinux_context {
+        data.push_str(&format!(",context=\"{}\"", quotable(label)?));
+    }
     let writable = if options.writing.is_some() { MountFlags::empty() } else { MountFlags::RDONLY };
     let flags = writable | MountFlags::NOSUID | MountFlags::NODEV;
     let invalid = |error: std::ffi::NulError| MountError::Io {
@@ -75,7 +78,21 @@ fn attach_as_root(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, 
     }
 }
 
+/// A label, which stands in quotes: it ends where they do.
+fn quotable(label: &str) -> Result<&str, MountError> {
+    let is_of_label = |byte: u8| byte.is_ascii_alphanumeric() || b"_:.,-".contains(&byte);
+    if !label.is_empty() && label.bytes().all(is_of_label) {
+        return Ok(label);
+    }
+    let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no SELinux label");
+    Err(MountError::Io { action: format!("mount with the context {label:?}"), error })
+}
+
 fn attach_as_user(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    if options.selinux_context.is_some() {
+        let reason = "only root mounts with an SELinux label (fuse.selinux_context)".to_owned();
+        return Err(MountError::NoPermission { mountpoint: mountpoint.to_owned(), reason });
+    }
     let (ours, theirs) = UnixStream::pair().map_err(MountError::io("make a socket pair"))?;
     let mut mount_options = OsString::from(if options.writing.is_some() { "rw" } else { "ro" });
     mount_options.push(",nosuid,nodev,default_permissions,subtype=forebay,fsname=");
@@ -148,6 +165,14 @@ fn refusal(mountpoint: &Path, message: &str) -> MountError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_is_no_way_to_further_options() {
+        assert!(quotable("system_u:object_r:container_file_t:s0:c1,c2").is_ok());
+        for wrong in ["", "a\",allow_other,b=\"", "a b", "a\0", "größe"] {
+            assert!(quotable(wrong).is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn the_helpers_refusals_say_what_to_do() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_handover::{DirectoryHandle as HandedDirectory, Record};
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
 
 use crate::described::Described;
@@ -62,7 +63,11 @@ impl FileSystem {
         if inode.known().attr.version().is_some() {
             return Err(Failure::new(FailureKind::NotADirectory, format!("{} is a file", inode.path())));
         }
-        self.directories.insert(Arc::new(DirectoryHandle::new(inode))).ok_or_else(too_many_open)
+        let (ino, opened) = (inode.ino, Arc::new(DirectoryHandle::new(inode)));
+        let handle = self.directories.insert(opened).ok_or_else(too_many_open)?;
+        let directory = || HandedDirectory { inode: 0, page: None, marks: Vec::new(), created: Vec::new() };
+        self.journal.append(|| Record::Directory { handle, ino, directory: directory() });
+        Ok(handle)
     }
 
     /// Tells `take` the names from position `offset` on, until it says that it has no room for the last one it was
@@ -76,12 +81,31 @@ impl FileSystem {
     ) -> Result<(), Failure> {
         let Some(directory) = self.directories.with(handle, Arc::clone) else { return Err(not_open()) };
         let mut names = directory.names.lock().await;
+        let read = self.read_names(&directory, &mut names, offset, hold, &mut take).await;
+        if names.noted != names.listing.changes() {
+            names.noted = names.listing.changes();
+            self.journal.append(|| {
+                let (page, marks) = names.listing.handed();
+                Record::Listed { handle, page, marks, created: names.created.clone() }
+            });
+        }
+        read
+    }
+
+    async fn read_names(
+        &self,
+        directory: &DirectoryHandle,
+        names: &mut Names,
+        offset: u64,
+        hold: bool,
+        take: &mut (impl FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<(), Failure> {
         let path = directory.inode.path();
         if offset == 0 {
             names.listing.rewind();
             names.created = self.created_in(&path);
         }
-        let Names { listing, created } = &mut *names;
+        let Names { listing, created, .. } = names;
         let mut position = offset;
         while position < FIRST_NAME {
             let (name, ino): (&[u8], u64) = match position {
@@ -144,6 +168,8 @@ impl FileSystem {
 
     /// The directory is closed.
     pub(crate) fn release_directory(&self, handle: u64) {
+        // Before its slot is another one's.
+        self.journal.append(|| Record::DirectoryClosed { handle });
         self.directories.remove(handle);
     }
 

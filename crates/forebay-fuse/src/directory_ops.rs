@@ -57,7 +57,8 @@ impl FileSystem {
         let draft = staging.create(path.clone())?;
         let inode = self.inodes.create(&path, unborn(&path));
         inode.begin_writing(|_, _| Ok(Arc::clone(&draft)))?;
-        match self.files.insert(FileHandle::for_writing(Arc::clone(&inode), thread)) {
+        self.inodes.note(&inode);
+        match self.insert(FileHandle::for_writing(Arc::clone(&inode), thread)) {
             Some(handle) => Ok((self.describe(&inode, Instant::now()), Opening { handle, how: How::Cached })),
             None => {
                 draft.unlink();
@@ -146,6 +147,7 @@ impl FileSystem {
         let held = self.inodes.get(self.inodes.directory(path));
         if let Some(inode) = held.filter(|inode| inode.path() == *path) {
             inode.remove();
+            self.inodes.note(&inode);
             self.inodes.unname(path, &inode);
         }
     }
@@ -161,6 +163,7 @@ impl FileSystem {
     /// `path` no longer leads to `inode`; what is being written of it is never taken to the origin.
     pub(crate) fn detach(&self, path: &FsPath, inode: &Arc<Inode>) {
         inode.remove();
+        self.inodes.note(inode);
         match inode.draft() {
             Some(draft) => draft.unlink(),
             None => self.forget_copy(version_id(&inode.known().attr)),

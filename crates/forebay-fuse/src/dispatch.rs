@@ -5,6 +5,7 @@
 //! something are in [`crate::write_requests`].
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_fuse_io::{
@@ -352,20 +353,22 @@ impl Dispatcher {
     }
 }
 
-/// What changes something and was handed to a process that is gone may have been done or not: the program is told that it is not
-/// known, as after any failure of a disk.
-#[cold]
-fn refuse_resent(request: Request<'_>) {
-    debug!(opcode = request.header().opcode, "a request of a process that is gone is not repeated");
-    request.now().error(Errno::EIO);
-}
-
-impl Dispatch for Dispatcher {
-    #[inline]
-    fn dispatch(&self, request: Request<'_>) {
-        if request.header().is_resent() && !may_be_repeated(request.header().opcode) {
-            return refuse_resent(request);
+impl Dispatcher {
+    /// A request of a process that is gone. What changes something may have been done or not: the program is told that it is not known,
+    /// as after any failure of a disk.
+    #[cold]
+    fn dispatch_resent(&self, request: Request<'_>) {
+        self.shared.resent.fetch_add(1, Ordering::Relaxed);
+        let opcode = request.header().opcode;
+        if may_be_repeated(opcode) {
+            return self.dispatch_any(request);
         }
+        debug!(opcode, "a request of a process that is gone is not repeated");
+        request.now().error(Errno::EIO);
+    }
+
+    #[inline]
+    fn dispatch_any(&self, request: Request<'_>) {
         match request.operation() {
             Ok(Asked::Read { handle, offset, size, .. }) => self.read(request, handle, offset, size),
             Ok(Asked::Lookup { name }) => {
@@ -378,6 +381,16 @@ impl Dispatch for Dispatcher {
             Ok(Asked::Write { handle, offset, .. }) => self.write_bytes(request, handle, offset),
             _ => self.dispatch_other(request),
         }
+    }
+}
+
+impl Dispatch for Dispatcher {
+    #[inline]
+    fn dispatch(&self, request: Request<'_>) {
+        if request.header().is_resent() {
+            return self.dispatch_resent(request);
+        }
+        self.dispatch_any(request);
     }
 
     fn forget(&self, node: u64, count: u64) {

@@ -74,6 +74,9 @@ pub enum MountError {
     /// io_uring was demanded, and there is none.
     #[error("fuse.io is uring, but {0}; with fuse.io = \"auto\" the mount does without")]
     NoUring(String),
+    /// It was to outlive a crash, and cannot.
+    #[error("the mount cannot outlive a crash of its process: {0}; with fuse.survive_crash = false it does without")]
+    NotKept(#[source] io::Error),
     /// The kernel and we do not come to terms.
     #[error("cannot serve the mount at {}: {error}", mountpoint.display())]
     Session {

@@ -6,6 +6,13 @@ pub(crate) fn stale(path: &FsPath) -> Failure {
     Failure::new(FailureKind::VersionChanged, format!("{path} has another version by now"))
 }
 
+/// Of a handle that was open for writing.
+pub(crate) fn lost(path: &FsPath) -> Failure {
+    let next = "`forebay fs staged ls` lists what was written";
+    let message = format!("{path} was open for writing when the process died that served the mount: {next}");
+    Failure::new(FailureKind::Unavailable, message)
+}
+
 pub(crate) fn impossible_name(error: PathError) -> Failure {
     let kind = match error {
         PathError::NameTooLong(_) => FailureKind::NameTooLong,

@@ -23,12 +23,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_client::{CallerBuffer, Client, OpenFile, ReadPayload};
+use forebay_handover::{Journal, Record};
 use forebay_memory::{SpanMut, Spans};
 use forebay_staging::Staging;
 use forebay_types::{Attr, Failure, FailureKind, FileId, FsPath};
 
 use crate::described::{Described, Found, nanos};
-use crate::failures::{impossible_name, not_open, stale};
+use crate::failures::{impossible_name, lost, not_open, stale};
 use crate::handle::{DirectoryHandle, FileHandle};
 use crate::handles::HandleTable;
 use crate::inode::{Content, Inode, Known, version_id};
@@ -64,6 +65,8 @@ pub(crate) struct FileSystem {
     pub(crate) materialised: Option<Materialised>,
     pub(crate) open_status_cache: bool,
     pub(crate) list_page: u32,
+    /// What changes, for a process that goes on if this one dies.
+    pub(crate) journal: Journal,
 }
 
 /// What can be said of a read at once.
@@ -110,9 +113,10 @@ impl ReadBytes {
 
 impl FileSystem {
     pub(crate) fn new(client: Client, staging: Option<Staging>, stale: StaleNames, options: &MountOptions) -> Self {
+        let journal = Journal::default();
         Self {
             client,
-            inodes: InodeTable::new(Instant::now()),
+            inodes: InodeTable::new(Instant::now()).noting_in(journal.clone()),
             files: HandleTable::new(),
             directories: HandleTable::new(),
             stale,
@@ -121,12 +125,30 @@ impl FileSystem {
             negative_ttl: options.negative_ttl,
             open_status_cache: options.open_status_cache,
             list_page: options.list_page.max(1),
+            journal,
         }
     }
 
     /// The same with materialised files.
     pub(crate) fn with(self, materialised: Option<Materialised>) -> Self {
         Self { materialised, ..self }
+    }
+
+    /// A handle for `open`; `None` when there are too many.
+    pub(crate) fn insert(&self, open: FileHandle) -> Option<u64> {
+        let noted = self.journal.is_written().then(|| (open.inode.ino, open.handed(0)));
+        let handle = self.files.insert(open)?;
+        if let Some((ino, file)) = noted {
+            self.journal.append(|| Record::File { handle, ino, file });
+        }
+        Some(handle)
+    }
+
+    /// The handle is no more. Whether it was one.
+    pub(crate) fn remove(&self, handle: u64) -> bool {
+        // Before its slot is another one's.
+        self.journal.append(|| Record::FileClosed { handle });
+        self.files.remove(handle)
     }
 
     /// What `name` in directory `parent` is.
@@ -265,6 +287,9 @@ impl FileSystem {
         length: u32,
         caller_buffer: &mut CallerBuffer<'_>,
     ) -> Result<ReadBytes, Failure> {
+        if open.is_lost {
+            return Err(lost(&open.inode.path()));
+        }
         loop {
             let revision = open.inode.revision();
             let file = match &open.file {

@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::dispatcher::Dispatcher;
 use crate::handover::{being_written, capture};
+use crate::keeping::Keeping;
 use crate::serving::MountShared;
 
 /// How often it is looked whether requests are answered.
@@ -178,11 +179,13 @@ impl HandOver {
 
     /// Serves again, if it was drained.
     pub fn resume(&self) {
+        self.shared.kept().into_iter().for_each(Keeping::again);
         self.decide(Decision::Serve);
     }
 
     /// Another process serves the mount: what is left of it here ends, and it stays mounted.
     pub fn leave(&self) {
+        self.shared.kept().into_iter().for_each(Keeping::leave);
         self.detached();
         self.decide(Decision::Leave);
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_client::OpenFile;
-use forebay_handover::ReadSoFar;
+use forebay_handover::{FileHandle as HandedFile, ReadSoFar, Reads};
 use forebay_types::FileId;
 use tokio::sync::Mutex;
 
-use crate::inode::Inode;
+use crate::inode::{Inode, version_id};
 use crate::listing::Listing;
 use crate::writers::Writers;
 
@@ -27,6 +27,8 @@ pub(crate) struct FileHandle {
     pub(crate) writers: Option<Arc<Writers>>,
     /// What was read through it, where that may make its file worth materialising.
     pub(crate) read: Option<Arc<ReadThrough>>,
+    /// A process had it open for writing that died: what was written is not known.
+    pub(crate) is_lost: bool,
 }
 
 impl FileHandle {
@@ -37,7 +39,25 @@ impl FileHandle {
         revision: u64,
         read: Option<Arc<ReadThrough>>,
     ) -> Self {
-        Self { inode, file, revision, writers: None, read }
+        Self { inode, file, revision, writers: None, read, is_lost: false }
+    }
+
+    /// One that a process had open for writing that died.
+    pub(crate) fn lost(inode: Arc<Inode>, revision: u64) -> Self {
+        Self { is_lost: true, ..Self::for_reading(inode, None, revision, None) }
+    }
+
+    /// It as another process is told of it, whose list has its inode at `place`.
+    pub(crate) fn handed(&self, place: u32) -> HandedFile {
+        let of_inode = version_id(&self.inode.known().attr);
+        let reads = match &self.file {
+            _ if self.is_lost || self.writers.is_some() => Reads::Lost,
+            None => Reads::WhatItsInodeIs,
+            Some(open) if of_inode == Some(open.id()) => Reads::ItsInodesVersion,
+            Some(open) => Reads::Version(open.version().clone()),
+        };
+        let read = self.read.as_ref().map(|read| read.so_far());
+        HandedFile { inode: place, revision: self.revision, reads, read }
     }
 
     /// The version that was read through it, its size, and how it was read, where that was noted.
@@ -49,7 +69,8 @@ impl FileHandle {
     /// A handle for writing, opened by this thread.
     pub(crate) fn for_writing(inode: Arc<Inode>, thread: u32) -> Self {
         let revision = inode.revision();
-        Self { inode, file: None, revision, writers: Some(Arc::new(Writers::of(thread))), read: None }
+        let writers = Some(Arc::new(Writers::of(thread)));
+        Self { inode, file: None, revision, writers, read: None, is_lost: false }
     }
 }
 
@@ -111,6 +132,8 @@ pub(crate) struct Names {
     pub(crate) listing: Listing,
     /// Names of files that were created here and are not at the origin yet. They come after those that are.
     pub(crate) created: Vec<Box<[u8]>>,
+    /// How many changes of the listing are noted in the journal.
+    pub(crate) noted: u64,
 }
 
 #[cfg(test)]

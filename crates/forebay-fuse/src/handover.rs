@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use crate::filesystem::FileSystem;
 use crate::handle::{DirectoryHandle, FileHandle, Names, ReadThrough};
 use crate::handles::HandleTable;
-use crate::inode::{Inode, version_id};
+use crate::inode::Inode;
 use crate::inodes::{InodeTable, ROOT};
 use crate::listing::Listing;
 use crate::options::MountOptions;
@@ -70,7 +70,7 @@ pub(crate) fn capture(files: &FileSystem, virtual_files: &VirtualFiles, agreed: 
     let names = files.inodes.named().into_iter().map(|(path, inode)| Named { path, inode: places.of(&inode) });
     let names = names.collect();
     let suspects = files.inodes.suspects().into_iter().map(|(path, ino)| Suspect { path, ino }).collect();
-    let open = files.files.handed(|file| handed_file(file, &mut places));
+    let open = files.files.handed(|file| file.handed(places.of(&file.inode)));
     let directories = handed_directories(files, &mut places)?;
     let inodes: Option<Vec<_>> = places.inodes.iter().map(|inode| inode.handed()).collect();
     Ok(State {
@@ -101,17 +101,6 @@ impl Places {
     }
 }
 
-fn handed_file(file: &FileHandle, places: &mut Places) -> HandedFile {
-    let of_inode = version_id(&file.inode.known().attr);
-    let reads = match &file.file {
-        None => Reads::WhatItsInodeIs,
-        Some(open) if of_inode == Some(open.id()) => Reads::ItsInodesVersion,
-        Some(open) => Reads::Version(open.version().clone()),
-    };
-    let read = file.read.as_ref().map(|read| read.so_far());
-    HandedFile { inode: places.of(&file.inode), revision: file.revision, reads, read }
-}
-
 fn handed_directories(files: &FileSystem, places: &mut Places) -> Result<Handles<HandedDirectory>, Refusal> {
     let mut busy = 0;
     let handles = files.directories.handed(|directory| {
@@ -139,20 +128,21 @@ pub(crate) fn restore(files: FileSystem, state: State, backings: &Backings) -> (
     let held = inodes.iter().zip(are_held).filter(|(_, is_held)| *is_held).map(|(inode, _)| Arc::clone(inode));
     let named = state.names.into_iter().map(|named| (named.path, at(named.inode))).collect();
     let suspects = state.suspects.into_iter().map(|suspect| (suspect.path, suspect.ino)).collect();
-    let table = InodeTable::restored(held, named, suspects);
+    let table = InodeTable::restored(held, named, suspects).noting_in(files.journal.clone());
     let open = HandleTable::restored(state.files, |file| restored_file(&files, at(file.inode), file));
     let directories = HandleTable::restored(state.directories, |directory| {
         let HandedDirectory { inode, page, marks, created } = directory;
-        let names = Names { listing: Listing::restored(page, marks, now), created };
+        let names = Names { listing: Listing::restored(page, marks, now), created, noted: 0 };
         Arc::new(DirectoryHandle { inode: at(inode), names: Mutex::new(names) })
     });
-    let virtual_files = VirtualFiles::restored(state.virtual_files);
+    let virtual_files = VirtualFiles::restored(state.virtual_files).noting_in(files.journal.clone());
     (FileSystem { inodes: table, files: open, directories, ..files }, virtual_files)
 }
 
 fn restored_file(files: &FileSystem, inode: Arc<Inode>, handed: HandedFile) -> FileHandle {
     let attr = inode.known().attr;
     let version = match handed.reads {
+        Reads::Lost => return FileHandle::lost(inode, handed.revision),
         Reads::WhatItsInodeIs => None,
         Reads::ItsInodesVersion => attr.version().cloned(),
         Reads::Version(version) => Some(version),

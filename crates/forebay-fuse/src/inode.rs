@@ -66,6 +66,11 @@ struct InodeState {
 }
 
 impl InodeState {
+    /// Whether it is being written, or what was written is on its way.
+    fn is_written(&self) -> bool {
+        self.draft.is_some() || self.writers > 0
+    }
+
     /// How one more handle reads if it wants `wanted`: a materialised file that is not what it was is passed to no further one.
     fn reading(&self, wanted: Reading) -> Reading {
         match &self.mode {
@@ -162,9 +167,20 @@ impl Inode {
     /// It as the next process is told of it; `None` while it is being written.
     pub(crate) fn handed(&self) -> Option<HeldInode> {
         let state = self.state.lock();
-        if state.draft.is_some() || state.writers > 0 {
-            return None;
+        (!state.is_written()).then(|| self.told(&state))
+    }
+
+    /// Tells what it is to a process that goes on if this one dies now. It does not change meanwhile. What is being written is lost then.
+    pub(crate) fn noted(&self, note: impl FnOnce(HeldInode)) {
+        let state = self.state.lock();
+        let mut told = self.told(&state);
+        if state.is_written() {
+            (told.lost, told.removed, told.changed) = (true, true, true);
         }
+        note(told);
+    }
+
+    fn told(&self, state: &InodeState) -> HeldInode {
         let open = match &state.mode {
             Mode::Free => Open::Not,
             Mode::Cached(handles) => Open::Served(*handles),
@@ -172,7 +188,7 @@ impl Inode {
                 Open::Passed { backing: pinned.backing().id(), size: pinned.size(), handles: *handles }
             }
         };
-        Some(HeldInode {
+        HeldInode {
             ino: self.ino,
             lookups: self.lookups.load(Ordering::Relaxed),
             path: state.path.clone(),
@@ -183,7 +199,7 @@ impl Inode {
             lost: state.lost,
             kept: is_ahead(state.kept_until),
             open,
-        })
+        }
     }
 
     /// Where it is, or was before it was removed.
@@ -347,8 +363,7 @@ impl Inode {
 
     /// Whether it is being written, or what was written is on its way.
     pub(crate) fn is_written(&self) -> bool {
-        let state = self.state.lock();
-        state.draft.is_some() || state.writers > 0
+        self.state.lock().is_written()
     }
 
     /// Whether any handle is open for writing.

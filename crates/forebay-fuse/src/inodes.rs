@@ -8,6 +8,9 @@
 //!
 //! The table holds exactly what the kernel holds: each lookup is counted, and `forget` removes. It is cut into shards,
 //! each behind a lock of its own; reads of files never come here.
+//!
+//! What changes is noted in the journal, if there is one ([`forebay_handover::Journal`]), under the lock that orders such changes:
+//! so the last record is about the last change.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_handover::{Journal, Record};
 use forebay_types::{Attr, FileId, FsPath};
 use parking_lot::{Mutex, RwLock};
 
@@ -43,6 +47,7 @@ pub(crate) struct InodeTable {
     /// Paths that must be asked anew at the origin, with the inode that was found changed. Bounded by the inodes.
     suspects: Mutex<HashMap<FsPath, u64>>,
     suspect_count: AtomicUsize,
+    journal: Journal,
 }
 
 impl InodeTable {
@@ -75,7 +80,13 @@ impl InodeTable {
             local_count: AtomicUsize::new(0),
             suspects: Mutex::default(),
             suspect_count: AtomicUsize::new(0),
+            journal: Journal::default(),
         }
+    }
+
+    /// The same, which notes what changes in `journal`.
+    pub(crate) fn noting_in(self, journal: Journal) -> Self {
+        Self { journal, ..self }
     }
 
     fn with_numbers(now: Instant, number_of: NumberOf) -> Self {
@@ -113,6 +124,7 @@ impl InodeTable {
             match self.shard(ino).write().entry(ino) {
                 Entry::Vacant(vacant) => {
                     let inode = Arc::clone(vacant.insert(Arc::new(Inode::new(ino, path.clone(), known))));
+                    self.note_held(&inode);
                     if ino != first {
                         self.name(path, &inode);
                     }
@@ -120,7 +132,8 @@ impl InodeTable {
                 }
                 Entry::Occupied(occupied) if is_same(occupied.get(), path, &known) => {
                     let inode = occupied.get();
-                    inode.lookups.fetch_add(1, Ordering::Relaxed);
+                    let lookups = inode.lookups.fetch_add(1, Ordering::Relaxed) + 1;
+                    self.journal.append(|| Record::Lookups { ino, lookups });
                     if ino != ROOT {
                         inode.learn(known);
                     }
@@ -137,6 +150,7 @@ impl InodeTable {
             let ino = unreserved(rand::random());
             if let Entry::Vacant(vacant) = self.shard(ino).write().entry(ino) {
                 let inode = Arc::clone(vacant.insert(Arc::new(Inode::new(ino, path.clone(), known))));
+                self.note_held(&inode);
                 self.name(path, &inode);
                 return inode;
             }
@@ -147,6 +161,8 @@ impl InodeTable {
     pub(crate) fn supersede(&self, inode: &Inode) {
         let successor = Arc::new(inode.successor(unreserved(rand::random())));
         inode.remove();
+        self.note(inode);
+        self.note(&successor);
         self.name(&inode.path(), &successor);
     }
 
@@ -157,7 +173,32 @@ impl InodeTable {
             inode.lookups.store(0, Ordering::Relaxed);
             Arc::clone(inode)
         });
-        held.lookups.fetch_add(1, Ordering::Relaxed);
+        let (ino, lookups) = (inode.ino, held.lookups.fetch_add(1, Ordering::Relaxed) + 1);
+        if lookups == 1 {
+            self.note_held(held);
+        } else {
+            self.journal.append(|| Record::Lookups { ino, lookups });
+        }
+    }
+
+    /// Notes what `inode` is by now, after a change of it.
+    pub(crate) fn note(&self, inode: &Inode) {
+        if !self.journal.is_written() {
+            return;
+        }
+        // No lookup is counted meanwhile.
+        let shard = self.shard(inode.ino).read();
+        // It may be forgotten, and its number another one's.
+        if shard.get(&inode.ino).is_none_or(|held| std::ptr::eq(&**held, inode)) {
+            self.note_held(inode);
+        }
+    }
+
+    /// The same, with the lock of its shard held.
+    fn note_held(&self, inode: &Inode) {
+        if self.journal.is_written() {
+            inode.noted(|held| self.journal.append(|| Record::Inode(held)));
+        }
     }
 
     /// Takes back `count` lookups; with the last one the inode goes.
@@ -170,9 +211,10 @@ impl InodeTable {
         let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
         inode.lookups.store(left, Ordering::Relaxed);
         if left > 0 {
-            return;
+            return self.journal.append(|| Record::Lookups { ino, lookups: left });
         }
         let gone = shard.remove(&ino);
+        self.journal.append(|| Record::Forgotten { ino });
         drop(shard);
         let Some(inode) = gone else { return };
         if inode.is_changed() {
@@ -206,6 +248,7 @@ impl InodeTable {
     pub(crate) fn name(&self, path: &FsPath, inode: &Arc<Inode>) {
         let mut local = self.local.write();
         local.insert(path.clone(), Arc::clone(inode));
+        self.journal.append(|| Record::Named { path: path.clone(), ino: inode.ino });
         self.local_count.store(local.len(), Ordering::Release);
     }
 
@@ -214,6 +257,7 @@ impl InodeTable {
         let mut local = self.local.write();
         if local.get(path).is_some_and(|held| Arc::ptr_eq(held, inode)) {
             local.remove(path);
+            self.journal.append(|| Record::Unnamed { path: path.clone() });
             self.local_count.store(local.len(), Ordering::Release);
         }
     }
@@ -266,6 +310,7 @@ impl InodeTable {
     /// Notes that the origin has another version than this inode's: the next lookup of its path must ask the origin.
     pub(crate) fn mark_changed(&self, inode: &Inode) {
         inode.set_changed(true);
+        self.note(inode);
         let mut suspects = self.suspects.lock();
         // An inode that the kernel has forgotten meanwhile would stay a suspect for ever.
         if self.get(inode.ino).is_some() {
@@ -285,6 +330,7 @@ impl InodeTable {
         if let Some(inode) = suspect.filter(|inode| attr.is_some_and(|attr| inode.is_of(attr))) {
             // The version is the current one after all (again).
             inode.set_changed(false);
+            self.note(&inode);
         }
     }
 

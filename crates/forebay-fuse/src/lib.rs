@@ -14,7 +14,8 @@
 //! * `dispatch`, `changes` and `serving`: feed it with requests, whatever carries them ([`forebay_fuse_io`]); `interrupts`: those
 //!   whose program is killed;
 //! * `stats`, `virtual_files` and `access_log`: what the mount counts, and the files at its root that tell of it;
-//! * `handing` and `handover`: a mount that goes to the next process ([`forebay_handover`]), and what that one must know;
+//! * `handing` and `handover`: a mount that goes to the next process ([`forebay_handover`]), and what that one must know; `keeping` and
+//!   `surviving`: what is kept for the case that this process dies;
 //! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
 //! * `mount`: the threads, from start to end.
 
@@ -38,6 +39,7 @@ mod handover;
 mod inode;
 mod inodes;
 mod interrupts;
+mod keeping;
 mod listing;
 mod local_files;
 mod materialise_requests;
@@ -53,6 +55,7 @@ mod room;
 mod serving;
 mod stale;
 mod stats;
+mod surviving;
 mod virtual_files;
 mod write_requests;
 mod writers;
@@ -61,6 +64,7 @@ mod writing;
 pub use error::MountError;
 pub use forebay_fuse_io::{Channel, ChannelInUse, FuseIo, Served};
 pub use handing::HandOver;
+pub use keeping::Survival;
 pub use local_files::{Kept, LocalFiles};
 pub use materialise_requests::MaterialiseProgress;
 pub use mount::{Mount, Successor, Unmounted};

@@ -22,6 +22,8 @@ pub(crate) struct Listing {
     page: Option<Page>,
     /// Position of a page's first name → the token that gets the page. Position 0 needs none.
     marks: BTreeMap<u64, String>,
+    /// How often any of it has changed.
+    changes: u64,
 }
 
 struct Page {
@@ -69,12 +71,17 @@ impl Listing {
             let handover::Names { start, entries, next } = page;
             Page { start, entries, next, fresh_until: now }
         });
-        Self { page, marks: marks.into_iter().collect() }
+        Self { page, marks: marks.into_iter().collect(), changes: 0 }
+    }
+
+    /// How often it has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Forgets everything, so that the names are listed anew.
     pub(crate) fn rewind(&mut self) {
-        *self = Self::default();
+        *self = Self { changes: self.changes + 1, ..Self::default() };
     }
 
     /// What is at `position`.
@@ -106,6 +113,7 @@ impl Listing {
             }
         }
         self.page = Some(Page { start, entries, next, fresh_until });
+        self.changes += 1;
     }
 
     /// Drops every other mark, but never the last one: reading goes on from there.

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_client::Client;
-use forebay_fuse_io::{Adopted, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
-use forebay_handover::State;
+use forebay_fuse_io::{Adopted, Backings, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
+use forebay_handover::{Kept, State};
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
 use tokio::runtime::Handle;
@@ -29,6 +29,7 @@ use crate::error::MountError;
 use crate::filesystem::FileSystem;
 use crate::handing::{Decision, Decisions, HandOver};
 use crate::handover::{negotiated, restore};
+use crate::keeping::Keeping;
 use crate::local_files::LocalFiles;
 use crate::materialised::Materialised;
 use crate::mount_table::{FS_TYPE, answer, entry_at, hides_something, repair, resolve};
@@ -36,6 +37,7 @@ use crate::options::MountOptions;
 use crate::serving::MountShared;
 use crate::stale::{StaleNames, StaleQueue, stale_names};
 use crate::stats::MountStats;
+use crate::surviving::keep;
 use crate::virtual_files::VirtualFiles;
 
 /// `statfs` waits for a worker for a quarter of a second at most, so this is only about our own threads having started.
@@ -91,11 +93,16 @@ impl Mount {
         // From here on there is something to take away if anything fails.
         let mut attached = Attached { mountpoint: mountpoint.clone(), keep: false };
 
-        let shared = MountShared::new(files, VirtualFiles::new(), runtime, mountpoint.clone(), options);
+        let virtual_files = VirtualFiles::new().noting_in(files.journal.clone());
+        let shared = MountShared::new(files, virtual_files, runtime, mountpoint.clone(), options);
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
-        let session = Session::start(descriptor, dispatcher, &options.session())
+        let mut session = Session::start(descriptor, dispatcher, &options.session())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
-        let mount = Self::serve(session, shared, mountpoint, (stale, stale_queue), || ())?;
+        if let Some(survival) = &options.survival {
+            keep(&mut session, &shared, survival).map_err(MountError::NotKept)?;
+        }
+        let served = Self::serve(session, Arc::clone(&shared), mountpoint, (stale, stale_queue), || ());
+        let mount = served.inspect_err(|_| shared.kept().into_iter().for_each(Keeping::forget))?;
         attached.keep = true;
         let carried = mount.answers()?;
         if options.io == FuseIo::Uring && !matches!(carried.channel, Channel::Uring(_)) {
@@ -265,6 +272,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        // Also what was unmounted while files are open: they end with this process.
+        self.shared.kept().into_iter().for_each(Keeping::forget);
         if *self.ended.borrow() || self.hand_over.is_detached() {
             return;
         }
@@ -338,6 +347,39 @@ impl Successor {
     /// # Errors
     /// [`MountError`].
     pub fn serve(self, state: State, connection: OwnedFd, begins: impl FnOnce()) -> Result<Mount, MountError> {
+        let survival = self.options.survival.clone();
+        let (mut session, going_on) = self.resume(state, connection)?;
+        if let Some(survival) = &survival
+            && let Err(error) = keep(&mut session, &going_on.shared, survival)
+        {
+            warn!(%error, "the mount ends if this process is killed");
+        }
+        let mount = going_on.serve(session, begins)?;
+        info!(mountpoint = %mount.mountpoint.display(), "taken over from another process");
+        Ok(mount)
+    }
+
+    /// Serves it from now on, after the process has died that did, of which `kept` is left, and what it had taken and not answered. On an
+    /// error, nothing was served.
+    ///
+    /// # Errors
+    /// [`MountError`].
+    pub fn recover(self, state: State, kept: Kept) -> Result<Mount, MountError> {
+        let survival = self.options.survival.clone();
+        let Kept { connection, clones, .. } = kept;
+        let (mut session, going_on) = self.resume(state, connection)?;
+        session.notifier().resend().map_err(MountError::io("have the kernel hand requests out again"))?;
+        if let Some(survival) = &survival {
+            keep(&mut session, &going_on.shared, survival).map_err(MountError::NotKept)?;
+        }
+        // What was read from them is handed out to this process now.
+        drop(clones);
+        let mount = going_on.serve(session, || ())?;
+        info!(mountpoint = %mount.mountpoint.display(), "taken over from a process that died");
+        Ok(mount)
+    }
+
+    fn resume(self, state: State, connection: OwnedFd) -> Result<(Session<Dispatcher>, GoingOn), MountError> {
         let Self { files, stale, runtime, mountpoint, options } = self;
         if entry_at(&mountpoint)?.is_none_or(|entry| entry.fs_type != FS_TYPE) {
             return Err(MountError::NotMounted(mountpoint));
@@ -348,13 +390,29 @@ impl Successor {
         let (files, virtual_files) = restore(files, state, &backings);
         let shared = MountShared::new(files, virtual_files, runtime, mountpoint.clone(), &options);
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
-        let session = Session::resume(adopted, dispatcher, &options.session());
-        let session = session.map_err(|error| MountError::of_session(&mountpoint, error));
-        let mount = session.and_then(|session| Mount::serve(session, Arc::clone(&shared), mountpoint, stale, begins));
-        // What is passed through is the other process's still: to drop `shared` must not end it.
+        let session = Session::resume(adopted, dispatcher, &options.session())
+            // What is passed through is the other process's still: to drop `shared` must not end it.
+            .inspect_err(|_| backings.end())
+            .map_err(|error| MountError::of_session(&mountpoint, error))?;
+        Ok((session, GoingOn { shared, backings, stale, mountpoint, read_ahead: options.read_ahead }))
+    }
+}
+
+/// A mount of another process, all but the session.
+struct GoingOn {
+    shared: Arc<MountShared>,
+    backings: Backings,
+    stale: (StaleNames, StaleQueue),
+    mountpoint: PathBuf,
+    read_ahead: ByteSize,
+}
+
+impl GoingOn {
+    fn serve(self, session: Session<Dispatcher>, begins: impl FnOnce()) -> Result<Mount, MountError> {
+        let Self { shared, backings, stale, mountpoint, read_ahead } = self;
+        let mount = Mount::serve(session, Arc::clone(&shared), mountpoint, stale, begins);
         let mount = mount.inspect_err(|_| backings.end())?;
-        set_read_ahead(&mount.mountpoint, options.read_ahead);
-        info!(mountpoint = %mount.mountpoint.display(), source = options.source, "taken over from another process");
+        set_read_ahead(&mount.mountpoint, read_ahead);
         Ok(mount)
     }
 }
@@ -379,6 +437,7 @@ impl Drop for Attached {
 fn supervise(session: Session<Dispatcher>, decisions: &Decisions, shared: &MountShared, stale: &StaleNames) {
     let how = serve_and_pause(session, decisions);
     shared.ended.cancel();
+    shared.kept().into_iter().for_each(Keeping::forget);
     shared.tasks.close();
     stale.end();
     // Cancelled tasks end at their next step, and those of a runtime that shuts down are dropped.

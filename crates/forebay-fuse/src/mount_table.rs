@@ -20,6 +20,8 @@ use crate::error::MountError;
 
 /// The file system type of our mounts.
 pub const FS_TYPE: &str = "fuse.forebay";
+/// Symbolic links that are followed on the way to a mountpoint: as many as the kernel follows.
+const MAX_LINKS: usize = 40;
 /// A server that takes longer for a `statfs` is there, but in no state to be talked to.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -125,8 +127,27 @@ fn is_of_the_dead(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
+/// The mount of ours that `path` leads to, as the kernel's table names it; `None` if there is none. Looks at nothing in it: a mount
+/// that is kept has no server for a moment, and would have us wait.
+#[must_use]
+pub fn listed(path: &Path) -> Option<PathBuf> {
+    let mut path = std::path::absolute(path).ok()?;
+    for _ in 0..MAX_LINKS {
+        let named = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
+        if entry_at(&named).ok()?.is_some_and(|entry| entry.fs_type == FS_TYPE) {
+            return Some(named);
+        }
+        let target = std::fs::read_link(&named).ok()?;
+        path = named.parent()?.join(target);
+    }
+    None
+}
+
 /// The mountpoint as the kernel's table names it.
 pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    if let Some(listed) = listed(mountpoint) {
+        return Ok(listed);
+    }
     match mountpoint.canonicalize() {
         Ok(path) => Ok(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(MountError::NoMountpoint(mountpoint.to_owned())),
@@ -240,6 +261,17 @@ mod tests {
         assert_eq!((entries[1].source.as_str(), entries[1].owner), ("s3://b/p", Some((7, 8))));
         let top = parse(TABLE).rfind(|entry| entry.mountpoint == Path::new("/mnt/a b"));
         assert_eq!(top.map(|entry| entry.fs_type), Some("fuse.sshfs".to_owned()));
+    }
+
+    #[test]
+    fn what_is_no_mount_of_ours_is_not_listed_whatever_leads_there() {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("link", directory.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("/proc", directory.path().join("proc")).unwrap();
+        for name in ["link", "proc", "missing", "missing/below", ""] {
+            assert_eq!(listed(&directory.path().join(name)), None, "{name}");
+        }
+        assert_eq!(listed(Path::new("/")), None);
     }
 
     #[test]

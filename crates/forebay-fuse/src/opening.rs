@@ -81,7 +81,11 @@ impl FileSystem {
     /// A handle for reading that was counted by its inode, and is to be counted here.
     fn opened(&self, open: FileHandle, how: How) -> Result<Opening, Failure> {
         let inode = Arc::clone(&open.inode);
-        let Some(handle) = self.files.insert(open) else {
+        if self.materialised.is_some() {
+            // How it is open may have been decided just now.
+            self.inodes.note(&inode);
+        }
+        let Some(handle) = self.insert(open) else {
             self.leave(&inode);
             return Err(too_many_open());
         };
@@ -91,7 +95,7 @@ impl FileSystem {
 
     /// The file is closed. What was written through it alone is to be finished with [`FileSystem::finish`].
     pub(crate) fn release(&self, handle: u64) -> Option<Arc<Inode>> {
-        let open = self.files.with(handle, FileHandle::clone).filter(|_| self.files.remove(handle))?;
+        let open = self.files.with(handle, FileHandle::clone).filter(|_| self.remove(handle))?;
         if open.writers.is_some() {
             return open.inode.end_writing().map(|_| open.inode);
         }
@@ -104,7 +108,9 @@ impl FileSystem {
 
     /// A handle for reading is not open any more.
     fn leave(&self, inode: &Inode) {
-        if let Some((materialised, pinned)) = self.materialised.as_ref().zip(inode.leave()) {
+        let left = inode.leave();
+        if let Some((materialised, pinned)) = self.materialised.as_ref().zip(left) {
+            self.inodes.note(inode);
             materialised.let_go(pinned);
         }
     }

@@ -9,6 +9,8 @@ use forebay_staging::StagingOptions;
 use forebay_types::ByteSize;
 use serde_json::Value;
 
+use crate::keeping::Survival;
+
 /// The largest write that the kernel sends; more gains nothing.
 const MAX_WRITE: u32 = 1 << 20;
 const PAGE: u64 = 4096;
@@ -23,6 +25,9 @@ pub struct MountOptions {
     /// Whether other users than the one who mounts may use it. Mounting as root: yes by default, since jobs run as
     /// users; mounting as a user: it also needs `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
+    /// The SELinux label of every file, `system_u:object_r:container_file_t:s0`; without one, what the system's policy says.
+    /// Only root can say it.
+    pub selinux_context: Option<String>,
     /// Owner of every file; the mounting user by default.
     pub uid: Option<u32>,
     /// Group of every file; the mounting user's by default.
@@ -70,6 +75,8 @@ pub struct MountOptions {
     pub writing: Option<WritingOptions>,
     /// Which files are materialised, for the kernel to read by itself; `None`: none are.
     pub local: Option<LocalOptions>,
+    /// How it outlives a crash of the process that serves it; `None`: it does not.
+    pub survival: Option<Survival>,
     /// What `.stats` shows besides what mount and client count.
     pub report: ReportSource,
 }
@@ -121,6 +128,7 @@ impl Default for MountOptions {
         Self {
             source: "forebay".to_owned(),
             allow_other: rustix::process::geteuid().is_root(),
+            selinux_context: None,
             uid: None,
             gid: None,
             io: FuseIo::Auto,
@@ -143,6 +151,7 @@ impl Default for MountOptions {
             directory_mode: 0o755,
             writing: None,
             local: None,
+            survival: None,
             report: ReportSource::default(),
         }
     }

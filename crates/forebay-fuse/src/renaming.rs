@@ -130,6 +130,7 @@ impl FileSystem {
         // Its name is in what a version is called. Handles that pass through to the old one go on: the bytes are the same.
         self.forget_copy(version_id(&inode.known().attr));
         inode.moved(to.clone(), attr.map(|attr| Known::new(attr, asked, self.negative_ttl)));
+        self.inodes.note(inode);
         self.inodes.name(to, inode);
         self.inodes.let_go(inode);
     }

@@ -13,7 +13,7 @@ use std::fs::OpenOptions;
 use std::future::Future;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
@@ -33,6 +33,7 @@ use crate::detach::{Detach, detach};
 use crate::filesystem::{FileSystem, ReadBytes};
 use crate::inode::Inode;
 use crate::interrupts::{Interrupts, Waiter};
+use crate::keeping::Keeping;
 use crate::mount_table::{FS_TYPE, entry_at};
 use crate::options::{MountOptions, ReportSource};
 use crate::room::Rooms;
@@ -62,6 +63,10 @@ pub(crate) struct MountShared {
     mountpoint: PathBuf,
     /// How the kernel is served; set when that begins.
     served: OnceLock<Arc<Served>>,
+    /// Set before, where the mount outlives a crash of this process.
+    kept: OnceLock<Keeping>,
+    /// Requests that a process had taken which is gone.
+    pub(crate) resent: AtomicU64,
     deadline: Duration,
     presentation: Presentation,
     report: ReportSource,
@@ -110,6 +115,8 @@ impl MountShared {
             runtime,
             mountpoint,
             served: OnceLock::new(),
+            kept: OnceLock::new(),
+            resent: AtomicU64::new(0),
             deadline: options.deadline,
             presentation,
             report: options.report.clone(),
@@ -122,6 +129,17 @@ impl MountShared {
     pub(crate) fn begin(&self, served: Arc<Served>) {
         // A mount begins once.
         let _ = self.served.set(served);
+    }
+
+    /// The mount outlives a crash of this process.
+    pub(crate) fn keep(&self, keeping: Keeping) {
+        // A mount begins once.
+        let _ = self.kept.set(keeping);
+    }
+
+    /// The mount as it is kept, if it is.
+    pub(crate) fn kept(&self) -> Option<&Keeping> {
+        self.kept.get()
     }
 
     /// How requests come from the kernel, if that is settled.
@@ -165,6 +183,10 @@ impl MountShared {
             if let Some(served) = self.served.get() {
                 fuse["io"] = channel_report(served);
                 fuse["io"]["landed"] = self.counters.landed().into();
+            }
+            if let Some(kept) = self.kept() {
+                fuse["kept"] = kept.report();
+                fuse["kept"]["resent"] = self.resent.load(Ordering::Relaxed).into();
             }
             report.insert("fuse".to_owned(), fuse);
             if let Some(staging) = self.files.staging() {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_fuse_io::{Attributes, Errno, Kind};
-use forebay_handover::{Handles, VirtualHandle};
+use forebay_handover::{Handles, Journal, Record, VirtualHandle};
 use serde_json::Value;
 
 use crate::access_log::{AccessLog, LogReader};
@@ -36,6 +36,7 @@ pub(crate) enum VirtualFile {
 pub(crate) struct VirtualFiles {
     handles: HandleTable<Opened>,
     log: AccessLog,
+    journal: Journal,
 }
 
 #[derive(Clone)]
@@ -43,6 +44,16 @@ pub(crate) enum Opened {
     /// What it held when it was opened.
     Text(Arc<[u8]>),
     Log(Arc<LogReader>),
+}
+
+impl Opened {
+    /// It as the next process is told of it.
+    fn handed(&self) -> VirtualHandle {
+        match self {
+            Self::Text(text) => VirtualHandle::Text(Box::from(&**text)),
+            Self::Log(_) => VirtualHandle::Log,
+        }
+    }
 }
 
 impl VirtualFile {
@@ -102,15 +113,17 @@ impl VirtualFile {
 
 impl VirtualFiles {
     pub(crate) fn new() -> Self {
-        Self { handles: HandleTable::new(), log: AccessLog::default() }
+        Self { handles: HandleTable::new(), log: AccessLog::default(), journal: Journal::default() }
+    }
+
+    /// The same, which note in `journal` what is opened and closed.
+    pub(crate) fn noting_in(self, journal: Journal) -> Self {
+        Self { journal, ..self }
     }
 
     /// What is open of them as the next process is told of it.
     pub(crate) fn handed(&self) -> Handles<VirtualHandle> {
-        self.handles.handed(|opened| match opened {
-            Opened::Text(text) => VirtualHandle::Text(Box::from(&**text)),
-            Opened::Log(_) => VirtualHandle::Log,
-        })
+        self.handles.handed(Opened::handed)
     }
 
     /// What another process had open of them. A log begins anew.
@@ -121,7 +134,7 @@ impl VirtualFiles {
             // There were no more of them than there may be.
             VirtualHandle::Log => log.open().map_or_else(|| Opened::Text(Arc::default()), Opened::Log),
         });
-        Self { handles, log }
+        Self { handles, log, journal: Journal::default() }
     }
 
     /// What requests are told to.
@@ -140,10 +153,12 @@ impl VirtualFiles {
             VirtualFile::StatsJson => Opened::Text(format!("{}\n", report()).into_bytes().into()),
             VirtualFile::AccessLog => Opened::Log(self.log.open().ok_or(Errno::EMFILE)?),
         };
-        self.handles.insert(opened.clone()).ok_or_else(|| {
+        let Some(handle) = self.handles.insert(opened.clone()) else {
             self.closed(&opened);
-            Errno::EMFILE
-        })
+            return Err(Errno::EMFILE);
+        };
+        self.journal.append(|| Record::Virtual { handle, file: opened.handed() });
+        Ok(handle)
     }
 
     /// What a handle stands for.
@@ -156,6 +171,8 @@ impl VirtualFiles {
         if let Some(opened) = self.opened(handle) {
             self.closed(&opened);
         }
+        // Before its slot is another one's.
+        self.journal.append(|| Record::VirtualClosed { handle });
         self.handles.remove(handle);
     }
 

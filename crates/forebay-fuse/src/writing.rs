@@ -17,7 +17,7 @@ use forebay_types::{Attr, Failure, FailureKind};
 use tracing::{error, warn};
 
 use crate::described::time;
-use crate::failures::{not_open, read_only, stale, too_many_open};
+use crate::failures::{lost, not_open, read_only, stale, too_many_open};
 use crate::filesystem::FileSystem;
 use crate::handle::FileHandle;
 use crate::inode::{Inode, Known, version_id};
@@ -43,7 +43,7 @@ impl FileSystem {
     /// A handle for writing on `inode`.
     pub(crate) async fn open_for_writing(&self, inode: &Arc<Inode>, flags: i32, thread: u32) -> Result<u64, Failure> {
         let draft = self.begin_writing(inode, flags & libc::O_TRUNC != 0).await?;
-        let opened = self.files.insert(FileHandle::for_writing(Arc::clone(inode), thread)).ok_or_else(too_many_open);
+        let opened = self.insert(FileHandle::for_writing(Arc::clone(inode), thread)).ok_or_else(too_many_open);
         if opened.is_err() {
             self.end_writing(inode).await;
         }
@@ -76,6 +76,7 @@ impl FileSystem {
             }
         })?;
         let Some(draft) = draft else { return Err(self.split(inode)) };
+        self.inodes.note(inode);
         if inode.is_removed() {
             draft.unlink();
         } else {
@@ -117,9 +118,16 @@ impl FileSystem {
 
     /// The draft behind a handle that may write, or behind the inode where the kernel has lost the handle.
     fn draft_of(&self, ino: u64, handle: u64) -> Result<Arc<Draft>, Failure> {
+        self.check_not_lost(handle)?;
         let opened = self.files.with(handle, |open| open.inode.draft()).flatten();
         let held = || self.inodes.get(ino).and_then(|inode| inode.draft());
         opened.or_else(held).ok_or_else(not_open)
+    }
+
+    /// That the process did not die that had it open for writing.
+    fn check_not_lost(&self, handle: u64) -> Result<(), Failure> {
+        let path = self.files.with(handle, |open| open.is_lost.then(|| open.inode.path())).flatten();
+        path.map_or(Ok(()), |path| Err(lost(&path)))
     }
 
     /// Writes at once, if there is room. `None`: it must be waited for with [`FileSystem::write`].
@@ -138,6 +146,7 @@ impl FileSystem {
 
     /// What `close(2)` by a thread does: a sync, if it is one of the handle's writers.
     pub(crate) async fn flush(&self, ino: u64, handle: u64, thread: u32) -> Result<(), Failure> {
+        self.check_not_lost(handle)?;
         let writers = self.files.with(handle, |open| open.writers.clone()).flatten();
         match writers {
             Some(writers) if writers.include(thread) => self.sync(ino, handle).await,
@@ -147,6 +156,7 @@ impl FileSystem {
 
     /// Takes to the origin what was written and is not there yet.
     pub(crate) async fn sync(&self, ino: u64, handle: u64) -> Result<(), Failure> {
+        self.check_not_lost(handle)?;
         let Ok(draft) = self.draft_of(ino, handle) else { return Ok(()) };
         draft.sync().await.map(drop).map_err(|failure| failure.context(draft.path()))
     }
@@ -163,6 +173,7 @@ impl FileSystem {
             Ok(attr) => {
                 let before = version_id(&inode.known().attr).filter(|_| attr.is_some());
                 inode.settle(attr.map(known));
+                self.inodes.note(inode);
                 self.forget_copy(before);
             }
             Err(failure) => {
@@ -173,6 +184,7 @@ impl FileSystem {
                 // A lookup of the name gives another inode, whose pages are those of what the origin has.
                 self.found_changed(inode);
                 inode.lose();
+                self.inodes.note(inode);
                 self.inodes.unname(&inode.path(), inode);
             }
         }

@@ -4,6 +4,8 @@
 //! kernel is told, so after a crash the kernel knows of nothing that is not here; and what it was not told of any more is one
 //! reference too many, which it never gives back, or a handle that it does not close. Both end with the mount.
 //!
+//! What was being written when the daemon died is lost to its inode: names lead to what the origin has, which is asked.
+//!
 //! A record has its length and a checksum before it. Where one is not whole, the journal ends: the daemon died while it wrote, and
 //! the kernel was not told.
 
@@ -14,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::fields;
 use crate::state::{
-    DirectoryHandle, FileHandle, HandleNumbers, Handles, HeldInode, Named, Nonsense, Open, State, VirtualHandle,
+    DirectoryHandle, FileHandle, HandleNumbers, Handles, HeldInode, Named, Names, Nonsense, Open, State, Suspect,
+    VirtualHandle,
 };
 
 /// Bytes before a record.
@@ -64,7 +67,7 @@ pub enum Record {
         /// What it is.
         file: FileHandle,
     },
-    /// A directory is open, or was read on.
+    /// A directory is open.
     Directory {
         /// Its handle.
         handle: u64,
@@ -94,6 +97,17 @@ pub enum Record {
     VirtualClosed {
         /// Its handle.
         handle: u64,
+    },
+    /// A directory was read on, unless it is closed by now.
+    Listed {
+        /// Its handle.
+        handle: u64,
+        /// The names that were listed last.
+        page: Option<Names>,
+        /// Positions of names, and the tokens that list from there on.
+        marks: Vec<(u64, String)>,
+        /// Names that are not at the origin yet.
+        created: Vec<Box<[u8]>>,
     },
 }
 
@@ -125,10 +139,11 @@ impl Record {
     }
 }
 
-/// What a mount was when the last whole record of `journal` was written, which began after `state`.
+/// What a mount was when the last whole record of `journal` was written, which began after `state`. A handle or a name that leads to
+/// an inode that is not there is left out: the kernel had forgotten that, so it was never told of the handle.
 ///
 /// # Errors
-/// [`Nonsense`] when records name what is not there: they are of another state.
+/// [`Nonsense`] when records contradict each other: they are of another state.
 pub fn replay(state: State, mut journal: &[u8]) -> Result<State, Nonsense> {
     let mut replayed = Replayed::of(state)?;
     while let Some((record, rest)) = Record::decode(journal) {
@@ -136,6 +151,17 @@ pub fn replay(state: State, mut journal: &[u8]) -> Result<State, Nonsense> {
         journal = rest;
     }
     replayed.into_state()
+}
+
+/// The same for whoever goes on after a crash: what was being written is lost, and its name leads to what the origin has.
+///
+/// # Errors
+/// As of [`replay`].
+pub fn recover(state: State, journal: &[u8]) -> Result<State, Nonsense> {
+    let mut state = replay(state, journal)?;
+    let inodes = &state.inodes;
+    state.names.retain(|named| inodes.get(named.inode as usize).is_some_and(|inode| !inode.lost));
+    Ok(state)
 }
 
 /// A state by numbers of inodes and handles.
@@ -168,7 +194,15 @@ impl Replayed {
         };
         let directories = directories.open.into_iter().map(of_directory).collect::<Result<_, Nonsense>>()?;
         let virtual_files = virtual_files.open.into_iter().collect();
-        let inodes = inodes.into_iter().map(|inode| (inode.ino, inode)).collect();
+        let mut by_number: BTreeMap<u64, HeldInode> = BTreeMap::new();
+        for inode in inodes {
+            // Two may have one number, of which the kernel holds one.
+            let held = by_number.entry(inode.ino).or_insert_with(|| inode.clone());
+            if held.lookups == 0 && inode.lookups > 0 {
+                *held = inode;
+            }
+        }
+        let inodes = by_number;
         Ok(Self { state, inodes, names, files, directories, virtual_files, serials })
     }
 
@@ -207,6 +241,11 @@ impl Replayed {
             Record::VirtualClosed { handle } => {
                 self.virtual_files.remove(&handle);
             }
+            Record::Listed { handle, page, marks, created } => {
+                if let Some((_, directory)) = self.directories.get_mut(&handle) {
+                    *directory = DirectoryHandle { page, marks, created, ..*directory };
+                }
+            }
         }
     }
 
@@ -228,7 +267,9 @@ impl Replayed {
     }
 
     fn into_state(mut self) -> Result<State, Nonsense> {
+        self.leave_out_what_leads_nowhere();
         self.leave_out_what_nothing_leads_to();
+        let suspects = self.suspects();
         let places: BTreeMap<u64, u32> = (0..).zip(self.inodes.keys()).map(|(place, ino)| (*ino, place)).collect();
         let place = |ino: u64| places.get(&ino).copied().ok_or(Nonsense::NoInode);
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
@@ -251,6 +292,7 @@ impl Replayed {
         let state = State {
             inodes: inodes.collect(),
             names,
+            suspects,
             files: numbered(files, of_files)?,
             directories: numbered(directories, of_directories)?,
             virtual_files: numbered(self.virtual_files.into_iter().collect(), of_virtual)?,
@@ -258,6 +300,20 @@ impl Replayed {
         };
         state.check()?;
         Ok(state)
+    }
+
+    fn leave_out_what_leads_nowhere(&mut self) {
+        let inodes = &self.inodes;
+        self.names.retain(|_, ino| inodes.contains_key(ino));
+        self.files.retain(|_, (ino, _)| inodes.contains_key(ino));
+        self.directories.retain(|_, (ino, _)| inodes.contains_key(ino));
+    }
+
+    /// What was found changed must be asked anew for as long as the kernel holds it.
+    fn suspects(&self) -> Vec<Suspect> {
+        let changed = self.inodes.values().filter(|inode| inode.changed && inode.lookups > 0);
+        let by_path: BTreeMap<&FsPath, u64> = changed.map(|inode| (&inode.path, inode.ino)).collect();
+        by_path.into_iter().map(|(path, ino)| Suspect { path: path.clone(), ino }).collect()
     }
 
     /// An inode stays while the kernel holds it, or a name or a handle leads to it.

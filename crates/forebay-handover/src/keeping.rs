@@ -1,87 +1,218 @@
 //! A keeper: has what a mount lives by while no daemon has it.
 //!
 //! It serves nobody and understands nothing of what it holds, so there is nothing in it that could fail with a daemon. A daemon
-//! that ends without a word is dead, and what it had is kept for the next one; a daemon that says that the mount has ended is
-//! believed. Plain, as [`crate::giving`]: what is held is of any type, and in a process, descriptors.
+//! that ends without a word is dead, and what it had is kept for the next one, which the keeper starts if it was told how; a daemon
+//! that says that the mount has ended is believed. A daemon that asks while another one serves is its heir: it is about to take the
+//! mount over, and nobody else gets it meanwhile.
+//!
+//! ```text
+//!            Keep                Closed                Take, or Keep
+//! empty ───────────▶ served ───────────────▶ unserved ───────────────▶ served
+//!                      │ Forget, Ended          │ nobody came in time
+//!                      └────────────────────────┴──▶ let go
+//! ```
+//!
+//! Plain, as [`crate::giving`]: what is held is of any type, and in a process, descriptors.
+
+use std::time::{Duration, Instant};
+
+use crate::restart::Restart;
+
+/// How long a keeper waits for something to keep.
+const IDLE_FOR: Duration = Duration::from_secs(30);
+/// A daemon that served for so long is a good one: if it dies, the next one is started at once, and has all the time.
+const GOOD_AFTER: Duration = Duration::from_secs(1);
+/// Until the first one is started. The one that gave a mount away, and whose heir died, is back by then.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+/// Until a further one is, at most.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+/// How long programs wait for a daemon that stays. After that it is better that they are told.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How a daemon ends whose command line, configuration or mountpoint is wrong: trying again does not help.
+const FINAL_EXITS: [i32; 2] = [2, 3];
+
+/// A connection.
+pub(crate) type Peer = u64;
 
 /// What happens, to a keeper of what is of type `D`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeeperEvent<D> {
-    /// A daemon gives what the mount lives by, in the place of what it gave before.
-    Keep(D),
+pub(crate) enum Event<D> {
+    /// A daemon gives what the mount lives by, in the place of what was held before, and says how it is started again. It serves.
+    Keep(Peer, D, Option<Restart>),
     /// A daemon wants what is held: it serves from then on.
-    Claim,
-    /// The daemon that serves says that the mount has ended.
-    Forget,
-    /// The daemon that serves is gone.
-    Gone,
-    /// The kernel has ended the connection.
+    Take(Peer),
+    /// The daemon that serves has given the mount to its heir.
+    Left(Peer),
+    /// A daemon says that the mount has ended.
+    Forget(Peer),
+    /// A connection has ended.
+    Closed(Peer),
+    /// The kernel has ended the mount.
     Ended,
+    /// The process that was started has ended, with this code if it was not killed; or could not be started.
+    Exited(Option<i32>),
+    /// The deadline that was told is here.
+    Late,
 }
 
 /// What is to be done by a keeper of what is of type `D`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeeperAction<D> {
-    /// Give copies of this to the daemon that asked.
-    Give(D),
-    /// There is nothing to give, or another daemon serves.
-    Refuse,
-    /// What was held may be closed. There is nothing left to keep: the keeper may end.
-    LetGo,
-    /// Nothing.
-    Nothing,
+pub(crate) enum Action<D> {
+    /// Say that it is kept.
+    Kept(Peer),
+    /// Give copies of this.
+    Give(Peer, D),
+    /// Say that nothing is held.
+    SayNothing(Peer),
+    /// Say that another daemon serves.
+    SayServed(Peer),
+    /// Start a daemon.
+    Start(Restart),
+    /// Close what was held, and end.
+    LetGo(Over),
+}
+
+/// Why there is nothing left to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// There never was.
+    NeverBegan,
+    /// A daemon says so, or the kernel.
+    Ended,
+    /// No daemon came that stays.
+    Unserved,
 }
 
 /// A keeper of one mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keeper<D> {
-    held: Option<D>,
-    is_served: bool,
-}
-
-impl<D> Default for Keeper<D> {
-    fn default() -> Self {
-        Self { held: None, is_served: false }
-    }
+#[derive(Clone, Debug)]
+pub(crate) struct Keeper<D> {
+    held: Option<(D, Option<Restart>)>,
+    serving: Option<Peer>,
+    heir: Option<Peer>,
+    /// Since when the one that serves does.
+    since: Option<Instant>,
+    /// When the next daemon is to be started.
+    start_at: Option<Instant>,
+    /// Until when one must have come.
+    until: Option<Instant>,
+    /// Since when no good one served.
+    failing_since: Option<Instant>,
+    delay: Duration,
 }
 
 impl<D: Clone> Keeper<D> {
     /// A keeper of nothing yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            held: None,
+            serving: None,
+            heir: None,
+            since: None,
+            start_at: None,
+            until: Some(now + IDLE_FOR),
+            failing_since: None,
+            delay: FIRST_DELAY,
+        }
     }
 
     /// What it holds.
-    #[must_use]
-    pub fn held(&self) -> Option<&D> {
-        self.held.as_ref()
+    pub(crate) fn held(&self) -> Option<&D> {
+        self.held.as_ref().map(|(what, _)| what)
+    }
+
+    /// When [`Event::Late`] is to come.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.start_at.into_iter().chain(self.until).min()
     }
 
     /// Takes an event.
-    pub fn on(&mut self, event: KeeperEvent<D>) -> KeeperAction<D> {
+    pub(crate) fn on(&mut self, event: Event<D>, now: Instant) -> Option<Action<D>> {
         match event {
-            KeeperEvent::Keep(what) => {
-                (self.held, self.is_served) = (Some(what), true);
-                KeeperAction::Nothing
+            Event::Keep(peer, what, restart) => {
+                self.held = Some((what, restart));
+                self.serves(peer, now);
+                Some(Action::Kept(peer))
             }
-            // A live daemon gives the mount away itself.
-            KeeperEvent::Claim => match self.held.clone().filter(|_| !self.is_served) {
-                Some(what) => {
-                    self.is_served = true;
-                    KeeperAction::Give(what)
+            Event::Take(peer) => Some(self.take(peer, now)),
+            Event::Left(peer) if self.serving == Some(peer) => match self.heir {
+                Some(heir) => {
+                    self.serves(heir, now);
+                    None
                 }
-                None => KeeperAction::Refuse,
+                None => Some(Action::LetGo(Over::Ended)),
             },
-            KeeperEvent::Gone => {
-                self.is_served = false;
-                KeeperAction::Nothing
-            }
-            KeeperEvent::Forget | KeeperEvent::Ended => {
-                *self = Self::default();
-                KeeperAction::LetGo
-            }
+            Event::Left(_) => None,
+            Event::Forget(peer) if self.serving.is_some_and(|serving| serving != peer) => Some(Action::SayServed(peer)),
+            Event::Forget(_) | Event::Ended => Some(Action::LetGo(Over::Ended)),
+            Event::Closed(peer) => self.closed(peer, now),
+            Event::Exited(code) => self.exited(code, now),
+            Event::Late => self.late(now),
         }
+    }
+
+    fn serves(&mut self, peer: Peer, now: Instant) {
+        if self.serving != Some(peer) {
+            self.since = Some(now);
+        }
+        self.serving = Some(peer);
+        self.heir = self.heir.filter(|heir| *heir != peer);
+        (self.start_at, self.until) = (None, None);
+    }
+
+    fn take(&mut self, peer: Peer, now: Instant) -> Action<D> {
+        let Some(what) = self.held.as_ref().map(|(what, _)| what.clone()) else { return Action::SayNothing(peer) };
+        if self.serving.is_some() || self.heir.is_some_and(|heir| heir != peer) {
+            self.heir.get_or_insert(peer);
+            return Action::SayServed(peer);
+        }
+        self.serves(peer, now);
+        Action::Give(peer, what)
+    }
+
+    fn closed(&mut self, peer: Peer, now: Instant) -> Option<Action<D>> {
+        let had_part = self.serving == Some(peer) || self.heir == Some(peer);
+        self.serving = self.serving.filter(|serving| *serving != peer);
+        self.heir = self.heir.filter(|heir| *heir != peer);
+        let is_unserved = had_part && self.held.is_some() && self.serving.is_none() && self.heir.is_none();
+        if is_unserved { self.unserved(now) } else { None }
+    }
+
+    fn exited(&mut self, code: Option<i32>, now: Instant) -> Option<Action<D>> {
+        if self.held.is_none() || self.serving.is_some() || self.heir.is_some() {
+            return None;
+        }
+        if code.is_some_and(|code| FINAL_EXITS.contains(&code)) {
+            return Some(Action::LetGo(Over::Unserved));
+        }
+        // It is known already of one that had taken the mount.
+        if self.start_at.is_some() { None } else { self.unserved(now) }
+    }
+
+    /// A daemon has died that served, or that was to.
+    fn unserved(&mut self, now: Instant) -> Option<Action<D>> {
+        let was_good = self.since.take().is_some_and(|since| now.saturating_duration_since(since) >= GOOD_AFTER);
+        if was_good {
+            (self.failing_since, self.delay) = (None, FIRST_DELAY);
+        }
+        let until = *self.failing_since.get_or_insert(now) + PATIENCE;
+        if now >= until {
+            return Some(Action::LetGo(Over::Unserved));
+        }
+        let is_started = self.held.as_ref().is_some_and(|(_, restart)| restart.is_some());
+        self.start_at = is_started.then(|| now + self.delay);
+        self.until = Some(until);
+        self.delay = (self.delay * 2).min(MAX_DELAY);
+        None
+    }
+
+    fn late(&mut self, now: Instant) -> Option<Action<D>> {
+        if self.until.is_some_and(|until| until <= now) {
+            let over = if self.held.is_some() { Over::Unserved } else { Over::NeverBegan };
+            return Some(Action::LetGo(over));
+        }
+        self.start_at.take_if(|at| *at <= now)?;
+        let (_, restart) = self.held.as_ref()?;
+        restart.clone().map(Action::Start)
     }
 }
 
@@ -89,30 +220,180 @@ impl<D: Clone> Keeper<D> {
 mod tests {
     use super::*;
 
+    const MS: Duration = Duration::from_millis(1);
+
+    struct Kept {
+        keeper: Keeper<u32>,
+        now: Instant,
+    }
+
+    impl Kept {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { keeper: Keeper::new(now), now }
+        }
+
+        fn on(&mut self, event: Event<u32>) -> Option<Action<u32>> {
+            self.keeper.on(event, self.now)
+        }
+
+        /// Until something is to be done; after how long it is.
+        fn wait(&mut self) -> (Duration, Action<u32>) {
+            let before = self.now;
+            loop {
+                self.now = self.keeper.deadline().expect("something to wait for");
+                if let Some(action) = self.on(Event::Late) {
+                    return (self.now - before, action);
+                }
+            }
+        }
+    }
+
+    fn restart() -> Restart {
+        Restart::of_this_process(None).unwrap()
+    }
+
     #[test]
     fn what_a_dead_daemon_had_is_given_to_the_next_one_and_to_one_at_a_time() {
-        let mut keeper = Keeper::new();
-        assert_eq!(keeper.on(KeeperEvent::Claim), KeeperAction::Refuse, "there is nothing yet");
-        keeper.on(KeeperEvent::Keep(7));
-        assert_eq!(keeper.on(KeeperEvent::Claim), KeeperAction::Refuse, "its daemon lives");
-        keeper.on(KeeperEvent::Gone);
-        assert_eq!(keeper.on(KeeperEvent::Claim), KeeperAction::Give(7));
-        assert_eq!(keeper.on(KeeperEvent::Claim), KeeperAction::Refuse, "that one serves now");
-        keeper.on(KeeperEvent::Gone);
-        assert_eq!(keeper.on(KeeperEvent::Claim), KeeperAction::Give(7), "it died, too");
-        keeper.on(KeeperEvent::Keep(8));
-        keeper.on(KeeperEvent::Gone);
-        assert_eq!(keeper.on(KeeperEvent::Claim), KeeperAction::Give(8), "what it gave last");
+        let mut kept = Kept::new();
+        assert_eq!(kept.on(Event::Take(1)), Some(Action::SayNothing(1)), "there is nothing yet");
+        assert_eq!(kept.on(Event::Keep(1, 7, None)), Some(Action::Kept(1)));
+        assert_eq!(kept.on(Event::Take(2)), Some(Action::SayServed(2)), "its daemon lives");
+        assert_eq!(kept.on(Event::Closed(2)), None);
+        assert_eq!(kept.on(Event::Closed(1)), None);
+        assert_eq!(kept.on(Event::Take(3)), Some(Action::Give(3, 7)));
+        assert_eq!(kept.on(Event::Take(4)), Some(Action::SayServed(4)), "that one serves now");
+        assert_eq!(kept.on(Event::Closed(4)), None);
+        assert_eq!(kept.on(Event::Closed(3)), None);
+        assert_eq!(kept.on(Event::Take(5)), Some(Action::Give(5, 7)), "it died, too");
+        assert_eq!(kept.on(Event::Keep(5, 8, None)), Some(Action::Kept(5)));
+        assert_eq!(kept.on(Event::Closed(5)), None);
+        assert_eq!(kept.on(Event::Take(6)), Some(Action::Give(6, 8)), "what it gave last");
     }
 
     #[test]
     fn a_mount_that_has_ended_is_let_go_of_whoever_says_so() {
-        for end in [KeeperEvent::Forget, KeeperEvent::Ended] {
-            let mut keeper = Keeper::new();
-            keeper.on(KeeperEvent::Keep(7));
-            assert_eq!(keeper.on(end), KeeperAction::LetGo);
-            assert_eq!(keeper.held(), None);
-            assert_eq!(keeper.on(KeeperEvent::Claim), KeeperAction::Refuse);
+        for end in [Event::Forget(1), Event::Ended] {
+            let mut kept = Kept::new();
+            kept.on(Event::Keep(1, 7, None));
+            assert_eq!(kept.on(Event::Forget(2)), Some(Action::SayServed(2)), "but it must have a say in it");
+            assert_eq!(kept.on(end), Some(Action::LetGo(Over::Ended)));
         }
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        kept.on(Event::Closed(1));
+        assert_eq!(kept.on(Event::Forget(2)), Some(Action::LetGo(Over::Ended)), "nobody serves it");
+    }
+
+    #[test]
+    fn the_next_daemon_is_started_at_once_and_then_at_longer_and_longer_intervals_until_it_is_given_up() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        kept.now += GOOD_AFTER;
+        kept.on(Event::Closed(1));
+        let begun = kept.now;
+        let mut delays = Vec::new();
+        let ended = loop {
+            match kept.wait() {
+                (after, Action::Start(_)) => delays.push(after),
+                (_, action) => break action,
+            }
+            assert_eq!(kept.on(Event::Exited(Some(1))), None);
+        };
+        assert_eq!(ended, Action::LetGo(Over::Unserved));
+        assert_eq!(kept.now - begun, PATIENCE);
+        assert_eq!(delays[..8], [50, 100, 200, 400, 800, 1600, 2000, 2000].map(|millis| millis * MS));
+        assert!(delays.iter().all(|delay| *delay <= MAX_DELAY));
+    }
+
+    #[test]
+    fn one_that_served_for_a_while_makes_good_for_those_that_died_before() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        for peer in 1..1000 {
+            // Killed again and again, at any point.
+            kept.now += if peer % 5 == 0 { GOOD_AFTER } else { MS };
+            assert_eq!(kept.on(Event::Closed(peer)), None);
+            assert_eq!(kept.on(Event::Exited(None)), None, "its end is seen twice");
+            let (after, action) = kept.wait();
+            assert_eq!(action, Action::Start(restart()));
+            assert!(after <= 2 * 16 * FIRST_DELAY, "{after:?}");
+            assert_eq!(kept.on(Event::Take(peer + 1)), Some(Action::Give(peer + 1, 7)));
+        }
+    }
+
+    #[test]
+    fn one_whose_configuration_is_wrong_is_not_tried_again() {
+        for code in FINAL_EXITS {
+            let mut kept = Kept::new();
+            kept.on(Event::Keep(1, 7, Some(restart())));
+            kept.on(Event::Closed(1));
+            kept.wait();
+            // It finds out when it has taken the mount.
+            kept.on(Event::Take(2));
+            assert_eq!(kept.on(Event::Closed(2)), None);
+            assert_eq!(kept.on(Event::Exited(Some(code))), Some(Action::LetGo(Over::Unserved)));
+        }
+    }
+
+    #[test]
+    fn who_takes_a_mount_over_is_waited_for_and_nobody_else_gets_it() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        kept.on(Event::Take(2));
+        // In the order "release first", the old daemon is gone before the new one gives what it has.
+        assert_eq!(kept.on(Event::Left(1)), None);
+        assert_eq!(kept.on(Event::Closed(1)), None);
+        assert_eq!(kept.keeper.deadline(), None, "none is started beside it");
+        assert_eq!(kept.on(Event::Take(3)), Some(Action::SayServed(3)));
+        kept.on(Event::Closed(3));
+        assert_eq!(kept.on(Event::Keep(2, 8, Some(restart()))), Some(Action::Kept(2)));
+        // In the other one, after.
+        kept.on(Event::Take(4));
+        kept.on(Event::Keep(4, 9, Some(restart())));
+        assert_eq!((kept.on(Event::Left(2)), kept.on(Event::Closed(2))), (None, None));
+        assert_eq!(kept.on(Event::Take(5)), Some(Action::SayServed(5)), "the new one serves");
+    }
+
+    #[test]
+    fn an_heir_that_dies_leaves_the_mount_to_the_old_daemon_or_to_the_keeper() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        kept.on(Event::Take(2));
+        kept.on(Event::Keep(2, 8, Some(restart())));
+        assert_eq!(kept.on(Event::Closed(2)), None);
+        assert!(kept.keeper.deadline().is_some());
+        // The old one was not gone yet, and serves on.
+        assert_eq!(kept.on(Event::Keep(1, 7, Some(restart()))), Some(Action::Kept(1)));
+        assert_eq!(kept.keeper.deadline(), None);
+        kept.on(Event::Take(3));
+        kept.on(Event::Closed(1));
+        assert_eq!(kept.keeper.deadline(), None, "it may have the mount by now");
+        assert_eq!(kept.on(Event::Take(3)), Some(Action::Give(3, 7)), "it has not, and asks again");
+        kept.on(Event::Closed(3));
+        assert!(matches!(kept.wait(), (_, Action::Start(_))), "it was to be the last one");
+    }
+
+    #[test]
+    fn who_leaves_a_mount_to_somebody_who_knows_no_keeper_has_it_forgotten() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        assert_eq!(kept.on(Event::Left(1)), Some(Action::LetGo(Over::Ended)));
+    }
+
+    #[test]
+    fn where_somebody_else_starts_the_next_daemon_it_is_waited_for_as_long() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, None));
+        kept.on(Event::Closed(1));
+        assert_eq!(kept.wait(), (PATIENCE, Action::LetGo(Over::Unserved)));
+    }
+
+    #[test]
+    fn a_keeper_that_is_given_nothing_ends() {
+        let mut kept = Kept::new();
+        kept.on(Event::Take(1));
+        kept.on(Event::Closed(1));
+        assert_eq!(kept.wait(), (IDLE_FOR, Action::LetGo(Over::NeverBegan)));
     }
 }

@@ -6,13 +6,14 @@
 //! Pure, without I/O and without a clock:
 //!
 //! * `state` and `fields`: what is handed over, as types that hold nothing wrong; `encoding`: its bytes and their version;
-//! * `journal`: what changed since, for a process that has no time to write a state when it ends;
+//! * `journal`: what changed since, for a process that has no time to write a state when it ends, or to give it;
 //! * `identity`: the options that must be the same;
 //! * `message`: what both processes say;
 //! * `giving` and `taking`: what each of them does when; `keeping`: what a keeper does.
 //!
 //! The shell around them: `sealed` (memory that nobody changes any more), `wire` (messages and descriptors over a socket), and
-//! `exchange`, which drives both ends.
+//! `exchange`, which drives both ends. For a process that dies: `memory` (state and journal where they outlive it), `kept` (what it
+//! gives to a keeper), `keeper` (which has it until the next process comes), and `restart` (how that is started).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -22,8 +23,12 @@ mod fields;
 mod giving;
 mod identity;
 mod journal;
+mod keeper;
 mod keeping;
+mod kept;
+mod memory;
 mod message;
+mod restart;
 mod sealed;
 mod state;
 mod taking;
@@ -35,9 +40,12 @@ pub use encoding::{FORMAT, Malformed, OLDEST_FORMAT, decode, encode};
 pub use exchange::{Given, GivingSide, Held, Holding, give, take};
 pub use giving::Outcome;
 pub use identity::{Difference, Identity};
-pub use journal::{Record, replay};
-pub use keeping::{Keeper, KeeperAction, KeeperEvent};
+pub use journal::{Record, recover, replay};
+pub use keeper::{KeeperProcess, Visitors};
+pub use kept::{KeeperLink, Keeps, Kept, Taken};
+pub use memory::{Journal, Unreadable, read_kept};
 pub use message::{Order, Refusal};
+pub use restart::Restart;
 pub use sealed::{read_sealed, sealed};
 pub use state::{
     Agreed, DirectoryHandle, FileHandle, HandleNumbers, Handles, HeldInode, Named, Names, Nonsense, Open, ReadSoFar,

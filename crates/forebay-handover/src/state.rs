@@ -146,7 +146,7 @@ impl<T> Default for Handles<T> {
     }
 }
 
-/// An open file, not for writing.
+/// An open file: not for writing, unless the process that had it so has died.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileHandle {
     /// The place of its inode in [`State::inodes`].
@@ -168,6 +168,8 @@ pub enum Reads {
     ItsInodesVersion,
     /// Another version.
     Version(#[serde(with = "fields::version")] FileVersion),
+    /// Nothing: it was open for writing in a process that died, and what was written is not known.
+    Lost,
 }
 
 /// What was read through a handle.

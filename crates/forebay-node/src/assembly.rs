@@ -424,6 +424,7 @@ pub fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
     MountOptions {
         source,
         allow_other: config.fuse_allow_other.unwrap_or(defaults.allow_other),
+        selinux_context: config.fuse_selinux_context.clone(),
         open_status_cache: config.client_open_status_cache_enabled,
         max_read: config.fuse_max_read,
         io: config.fuse_io,

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_config::{Config, Loaded, Origin, SecurityMode, Sources};
-use forebay_types::TcpSecurity;
+use forebay_types::{FuseIo, TcpSecurity};
 use tokio_util::sync::CancellationToken;
 
 use crate::binding::{self, Part};
 use crate::error::{Exit, Fault, UserError};
 use crate::exposure::{self, Listeners};
+use crate::keeping::KeeperProgram;
 use crate::memory::{self, Takes};
 use crate::node::Node;
 use crate::page::Page;
@@ -35,6 +36,7 @@ pub struct NodeBuilder {
     page: Page,
     mountpoint: Option<PathBuf>,
     replaces: Option<Duration>,
+    keeper: Option<KeeperProgram>,
     log: Option<PathBuf>,
     cancelled: CancellationToken,
     is_checked: bool,
@@ -61,6 +63,15 @@ fn check_security(config: &Config) -> Result<(), Fault> {
     };
     let next = format!("{next}; or set `security.require_encryption=false`");
     Err(Fault::new(Exit::Usage, format!("{what}, and `security.require_encryption` asks for that"), next))
+}
+
+/// That a mount which is to outlive a crash can.
+fn check_survival(config: &Config) -> Result<(), Fault> {
+    if !config.fuse_survive_crash || config.fuse_io != FuseIo::Uring {
+        return Ok(());
+    }
+    let what = "a mount over io_uring cannot outlive a crash of its process: rings end with it";
+    Err(Fault::new(Exit::Usage, what, "set `fuse.io=device`, or `fuse.survive_crash=false`"))
 }
 
 impl Node {
@@ -112,6 +123,14 @@ impl NodeBuilder {
     #[must_use]
     pub fn replacing(mut self, patience: Duration) -> Self {
         self.replaces = Some(patience);
+        self
+    }
+
+    /// With `fuse.survive_crash`, has a process of `forebay keeper` keep the mount over a crash of this process, unless the service manager
+    /// does; and takes over what such a process has, in any case.
+    #[must_use]
+    pub fn keeper(mut self, program: KeeperProgram) -> Self {
+        self.keeper = Some(program);
         self
     }
 
@@ -185,6 +204,7 @@ impl NodeBuilder {
             self.check_what_is_named(&loaded.config)?;
         }
         check_security(&loaded.config)?;
+        check_survival(&loaded.config)?;
         binding::check(&loaded.config, self.listening_parts())?;
         // What the process that is replaced has is free when it is needed.
         let parts = if self.replaces.is_some() { memory::Parts::default() } else { self.memory_of(&loaded) };
@@ -300,6 +320,7 @@ impl NodeBuilder {
             page: self.page,
             mountpoint: self.mountpoint,
             replaces: self.replaces,
+            keeper: self.keeper,
             log: self.log,
         };
         start::start(plan, &self.cancelled).await.map_err(|error| UserError::from(&error))

@@ -121,6 +121,22 @@ pub fn listed_members(config: &Config) -> Vec<Member> {
     config.cluster_workers.iter().map(member).collect()
 }
 
+/// The name of a node that is reached at `address` in a group that is a fixed list.
+///
+/// # Errors
+/// When the list does not have it.
+pub(crate) fn listed_as(config: &Config, address: &str) -> anyhow::Result<String> {
+    if config.cluster_workers.iter().any(|worker| worker.address.to_string() == address) {
+        return Ok(address.to_owned());
+    }
+    let what = format!(
+        "this mount shares its cache at {address}, which is not among `cluster.workers`: nobody would read from it"
+    );
+    let next = "name it in `--workers` on every node of the group, have `worker.hostname` and `--port` say what is named there, or name \
+                an etcd with `--etcd URL`; `--no-sharing` only reads";
+    Err(Fault::new(Exit::Usage, what, next).into())
+}
+
 /// Where a coordinator keeps its state without etcd.
 ///
 /// # Errors

@@ -204,7 +204,7 @@ impl Drop for HangUp {
 }
 
 /// A connection to a process of this user, or of root.
-fn connect(path: &Path) -> anyhow::Result<UnixStream> {
+pub(crate) fn connect(path: &Path) -> anyhow::Result<UnixStream> {
     let cannot = || format!("cannot connect to {}", path.display());
     let socket = UnixStream::connect(path).with_context(cannot)?;
     let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from).with_context(cannot)?;
@@ -216,7 +216,7 @@ fn connect(path: &Path) -> anyhow::Result<UnixStream> {
 }
 
 /// Whether nobody listens there. `is_served`: whether another user's process is known to serve the mount.
-fn is_nobody(error: &anyhow::Error, is_served: impl FnOnce() -> bool) -> bool {
+pub(crate) fn is_nobody(error: &anyhow::Error, is_served: impl FnOnce() -> bool) -> bool {
     match error.downcast_ref::<io::Error>().map(io::Error::kind) {
         Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => true,
         // Nobody but root gets to the sockets of root's mounts, also where there is none for this one.
@@ -226,7 +226,7 @@ fn is_nobody(error: &anyhow::Error, is_served: impl FnOnce() -> bool) -> bool {
 }
 
 /// Whether a process is known to serve `mountpoint`.
-fn is_served(mountpoint: &Path) -> bool {
+pub(crate) fn is_served(mountpoint: &Path) -> bool {
     let shown = mountpoint.display().to_string();
     state::all().iter().any(|state| state.mountpoint == shown)
 }

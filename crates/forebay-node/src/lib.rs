@@ -33,11 +33,13 @@ mod disks;
 mod elsewhere;
 pub mod error;
 mod exposure;
+mod fdstore;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod handover;
 mod hot;
 mod http;
+pub mod keeping;
 pub mod local;
 mod materialise_requests;
 mod measured;

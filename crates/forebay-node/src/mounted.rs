@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use forebay_client::Client;
 use forebay_cluster::records::mounts::MOUNTS;
 use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
-use forebay_fuse::{HandOver, Mount, MountError, MountOptions, ReportSource, Successor, Unmounted};
+use forebay_fuse::{HandOver, Mount, MountError, MountOptions, ReportSource, Successor, Survival, Unmounted};
 use forebay_handover::{Held, Identity};
 use forebay_state::StateStore;
 use forebay_state::membership::Members;
@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::assembly::LinkReports;
 use crate::control::{Asked, Control};
+use crate::keeping::Left;
 use crate::materialise_requests::MaterialiseRequests;
 use crate::mountpoint::Place;
 use crate::page::PageToken;
@@ -259,12 +260,17 @@ fn staging(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// Mounts at `mountpoint`.
+/// Mounts at `mountpoint`; with `survival`, for longer than this process may live.
 ///
 /// # Errors
 /// When the workers do not answer, or it cannot be mounted.
-pub(crate) async fn mount(mountpoint: &Path, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Mount> {
-    let options = options(mountpoint, offer, loaded).await?;
+pub(crate) async fn mount(
+    mountpoint: &Path,
+    offer: &Offer,
+    loaded: &Loaded,
+    survival: Option<Survival>,
+) -> anyhow::Result<Mount> {
+    let options = MountOptions { survival, ..options(mountpoint, offer, loaded).await? };
     let (client, mountpoint) = (offer.client.clone(), mountpoint.to_owned());
     let runtime = tokio::runtime::Handle::current();
     let started = tokio::task::spawn_blocking(move || Mount::start(client, runtime, &mountpoint, &options)).await;
@@ -275,8 +281,13 @@ pub(crate) async fn mount(mountpoint: &Path, offer: &Offer, loaded: &Loaded) -> 
 ///
 /// # Errors
 /// When the workers do not answer, or a directory cannot be used.
-pub(crate) async fn prepare(mountpoint: &Path, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Successor> {
-    let options = options(mountpoint, offer, loaded).await?;
+pub(crate) async fn prepare(
+    mountpoint: &Path,
+    offer: &Offer,
+    loaded: &Loaded,
+    survival: Option<Survival>,
+) -> anyhow::Result<Successor> {
+    let options = MountOptions { survival, ..options(mountpoint, offer, loaded).await? };
     let (client, mountpoint) = (offer.client.clone(), mountpoint.to_owned());
     let runtime = tokio::runtime::Handle::current();
     let preparing = move || Successor::prepare(client, runtime, &mountpoint, &options);
@@ -301,6 +312,19 @@ pub(crate) async fn succeed(successor: Successor, held: Held) -> anyhow::Result<
         warn!(%why, "the mount is served");
     }
     Ok(mount)
+}
+
+/// Serves what is left of the mount of a process that has died.
+///
+/// # Errors
+/// When it cannot be served: it is kept, for another try.
+pub(crate) async fn recover(successor: Successor, left: Left) -> anyhow::Result<Mount> {
+    let serving = move || {
+        let mount = successor.recover(left.state, left.kept)?;
+        mount.answers()?;
+        Ok::<_, MountError>(mount)
+    };
+    Ok(tokio::task::spawn_blocking(serving).await.context("serving the mount panicked")??)
 }
 
 /// What a process must have in common with the one that serves the mount at `mountpoint`, which shows `namespace`.

@@ -14,6 +14,10 @@ use crate::state::Claim;
 /// # Errors
 /// When it does not exist.
 pub fn resolve(mountpoint: &Path) -> anyhow::Result<PathBuf> {
+    // A look at a mount that nobody serves just now would wait.
+    if let Some(listed) = mount_table::listed(mountpoint) {
+        return Ok(listed);
+    }
     let absolute =
         std::path::absolute(mountpoint).with_context(|| format!("cannot resolve {}", mountpoint.display()))?;
     match (absolute.canonicalize(), absolute.parent(), absolute.file_name()) {
@@ -71,8 +75,20 @@ impl Place {
     /// # Errors
     /// When another process has claimed it meanwhile.
     pub(crate) fn inherit(mountpoint: PathBuf) -> anyhow::Result<Self> {
+        Self::taken_over(mountpoint, "from the process that served it")
+    }
+
+    /// The same after that process was killed, and the mount was kept.
+    ///
+    /// # Errors
+    /// When another process has claimed it meanwhile.
+    pub(crate) fn recover(mountpoint: PathBuf) -> anyhow::Result<Self> {
+        Self::taken_over(mountpoint, "after the process that served it was killed")
+    }
+
+    fn taken_over(mountpoint: PathBuf, how: &str) -> anyhow::Result<Self> {
         let claim = Claim::take(&mountpoint)?;
-        let notes = vec![format!("took over {} from the process that served it", mountpoint.display())];
+        let notes = vec![format!("took over {} {how}", mountpoint.display())];
         Ok(Self { mountpoint, claim, notes })
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_config::Loaded;
 use forebay_handover::Order;
 
+use crate::keeping::KeeperProgram;
 use crate::page::Page;
 
 /// What is to run, checked.
@@ -24,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) mountpoint: Option<PathBuf>,
     /// Whether it takes the mount over from the process that serves it, and how long it waits for writers.
     pub(crate) replaces: Option<Duration>,
+    /// How a process is started that keeps the mount over a crash of this one; `None`: none is looked for.
+    pub(crate) keeper: Option<KeeperProgram>,
     pub(crate) log: Option<PathBuf>,
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use forebay_client::{Away, Client};
 use forebay_cluster::{Member, Membership, Reach};
 use forebay_config::{Config, SharedMemory};
-use forebay_fuse::{Mount, ReportSource};
-use forebay_handover::{Held, Order};
+use forebay_fuse::{Mount, ReportSource, Survival};
+use forebay_handover::{Held, Keeps, Order};
 use forebay_metrics::ProcessStats;
 use forebay_private::socket_address;
 use forebay_transport::Service;
@@ -26,6 +26,7 @@ use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
 use crate::handover::{Handover, Running};
+use crate::keeping::{self, Found, Left};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::{self, Place};
 use crate::node::{Node, Parts};
@@ -47,7 +48,7 @@ const CLAIMED_EVERY: Duration = Duration::from_secs(1);
 /// When a part cannot be had, or `cancelled` is before all of them are there.
 pub(crate) async fn start(plan: Plan, cancelled: &CancellationToken) -> anyhow::Result<Node> {
     let (parts, before) = (Parts::default(), Before::Nobody);
-    let mut starting = Starting { plan: &plan, cancelled, parts, mountpoint: None, before };
+    let mut starting = Starting { plan: &plan, cancelled, parts, mountpoint: None, before, keeper: None };
     let started = match &plan.standalone {
         Some(origin) => starting.standalone(origin).await,
         None => starting.of_cluster().await,
@@ -73,6 +74,8 @@ struct Starting<'a> {
     /// As the kernel names it.
     mountpoint: Option<PathBuf>,
     before: Before,
+    /// Who keeps the mount over a crash of this process.
+    keeper: Option<Arc<dyn Keeps>>,
 }
 
 /// Who served the mount before this process.
@@ -85,6 +88,8 @@ enum Before {
     Running(Running),
     /// This process has all that one had, and nobody serves the mount.
     Released(Box<Held>),
+    /// It has died, and this process has what was kept.
+    Died(Left),
 }
 
 impl Starting<'_> {
@@ -197,6 +202,7 @@ impl Starting<'_> {
         self.parts.place = match (&self.before, &self.mountpoint) {
             (Before::Running(_), _) => None,
             (Before::Released(_), Some(mountpoint)) => Some(Place::inherit(mountpoint.clone())?),
+            (Before::Died(_), Some(mountpoint)) => Some(Place::recover(mountpoint.clone())?),
             _ => Some(Place::take(mountpoint)?),
         };
         if let Some(place) = &self.parts.place {
@@ -208,12 +214,19 @@ impl Starting<'_> {
         }
     }
 
-    /// The process that serves `mountpoint`, if it is to be replaced; it has let go of it where that goes first.
+    /// The process that serves `mountpoint`, if it is to be replaced; it has let go of it where that goes first. Or what is left of one that
+    /// has died.
     async fn served_before(&mut self, mountpoint: &Path) -> anyhow::Result<Before> {
         let plan = self.plan;
-        let Some(patience) = plan.replaces else { return Ok(Before::Nobody) };
-        // While it is served: later, a look at it may wait.
+        if plan.keeper.is_none() && plan.replaces.is_none() {
+            return Ok(Before::Nobody);
+        }
         let mountpoint = mountpoint::resolve(mountpoint)?;
+        if let Some(left) = self.kept(&mountpoint).await? {
+            self.mountpoint = Some(mountpoint);
+            return Ok(Before::Died(left));
+        }
+        let Some(patience) = plan.replaces else { return Ok(Before::Nobody) };
         let Some(running) = Running::find(&mountpoint)? else { return Ok(Before::Nobody) };
         let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
         self.mountpoint = Some(mountpoint);
@@ -224,6 +237,31 @@ impl Starting<'_> {
                 Ok(Before::Released(Box::new(Self::unless_cancelled(self.cancelled, taking).await?)))
             }
         }
+    }
+
+    /// Finds who keeps the mount, and what is left of a process that has died.
+    async fn kept(&mut self, mountpoint: &Path) -> anyhow::Result<Option<Left>> {
+        let plan = self.plan;
+        let Some(program) = plan.keeper.clone() else { return Ok(None) };
+        let identity = mounted::identity(mountpoint, &plan.namespace(), &plan.loaded);
+        let how = (plan.loaded.config.fuse_survive_crash, plan.replaces.is_none());
+        let found = keeping::find(mountpoint, program, how, identity).await?;
+        let Some(Found { keeper, left }) = found else { return Ok(None) };
+        self.keeper = Some(keeper);
+        Ok(left)
+    }
+
+    /// How the mount outlives a crash of this process, if it is to. The mountpoint is this process's, or soon will be.
+    async fn survival(&mut self, mountpoint: &Path) -> anyhow::Result<Option<Survival>> {
+        let plan = self.plan;
+        if plan.loaded.config.fuse_survive_crash && self.keeper.is_none() {
+            let unnamed =
+                || Fault::without_remedy(Exit::Usage, "no program is named to keep the mount: `NodeBuilder::keeper`");
+            let program = plan.keeper.clone().ok_or_else(unnamed)?;
+            self.keeper = Some(keeping::start(mountpoint, program).await?);
+        }
+        let identity = || mounted::identity(mountpoint, &plan.namespace(), &plan.loaded);
+        Ok(self.keeper.clone().map(|keeper| Survival { keeper, identity: identity() }))
     }
 
     /// A worker that others read from. Its name in its group, for a client of this process.
@@ -251,7 +289,7 @@ impl Starting<'_> {
         }
         let Some(cluster) = cluster else {
             let address = worker.reached_at(config)?;
-            return if is_mounted { listed(config, &address).map(Some) } else { Ok(Some(address)) };
+            return if is_mounted { cluster::listed_as(config, &address).map(Some) } else { Ok(Some(address)) };
         };
         worker.join(config, cluster, self.parts.web.as_ref().map(|web| web.advertised.clone()))?;
         if is_mounted || plan.client {
@@ -401,16 +439,23 @@ impl Starting<'_> {
     async fn mount_or_succeed(&mut self, mountpoint: &Path, offer: &Offer) -> anyhow::Result<Mount> {
         let (plan, cancelled) = (self.plan, self.cancelled);
         let loaded = &plan.loaded;
+        let survival = self.survival(mountpoint).await?;
         match std::mem::take(&mut self.before) {
             // What is mounted is published, and then ended in order.
-            Before::Nobody => Self::unless_cancelled(cancelled, mounted::mount(mountpoint, offer, loaded)).await,
+            Before::Nobody => {
+                Self::unless_cancelled(cancelled, mounted::mount(mountpoint, offer, loaded, survival)).await
+            }
+            Before::Died(left) => {
+                let successor = mounted::prepare(mountpoint, offer, loaded, survival);
+                mounted::recover(Self::unless_cancelled(cancelled, successor).await?, left).await
+            }
             Before::Released(held) => {
-                let successor = mounted::prepare(mountpoint, offer, loaded);
+                let successor = mounted::prepare(mountpoint, offer, loaded, survival);
                 let successor = Self::unless_cancelled(cancelled, successor).await?;
                 mounted::succeed(successor, *held).await
             }
             Before::Running(running) => {
-                let successor = mounted::prepare(mountpoint, offer, loaded);
+                let successor = mounted::prepare(mountpoint, offer, loaded, survival);
                 let successor = Self::unless_cancelled(cancelled, successor).await?;
                 let identity = mounted::identity(mountpoint, &plan.namespace(), loaded);
                 let taking = running.take(identity, Order::ServeFirst, plan.replaces.unwrap_or_default());
@@ -474,17 +519,4 @@ fn advertised(config: &Config, address: SocketAddr) -> anyhow::Result<Option<Str
     let own = config.coordinator_hostname.as_ref().filter(|host| binding::is_of_this_machine(host));
     let host = hostname_or(own.or(config.worker_hostname.as_ref()))?;
     Ok(Some(binding::host_and_port(&host, address.port())))
-}
-
-/// The name of a node that is reached at `address` in a group that is a fixed list.
-fn listed(config: &Config, address: &str) -> anyhow::Result<String> {
-    if config.cluster_workers.iter().any(|worker| worker.address.to_string() == address) {
-        return Ok(address.to_owned());
-    }
-    let what = format!(
-        "this mount shares its cache at {address}, which is not among `cluster.workers`: nobody would read from it"
-    );
-    let next = "name it in `--workers` on every node of the group, have `worker.hostname` and `--port` say what is named there, or name \
-                an etcd with `--etcd URL`; `--no-sharing` only reads";
-    Err(Fault::new(Exit::Usage, what, next).into())
 }

@@ -118,6 +118,8 @@ pub(crate) struct PrivateSockets {
     pub(crate) coordinator: PathBuf,
     /// Where another process asks for its mount; also of a `forebay mount`.
     pub(crate) handover: PathBuf,
+    /// Where its keeper listens, which is a process of its own; also of a `forebay mount`.
+    pub(crate) keeper: PathBuf,
 }
 
 impl PrivateSockets {
@@ -125,8 +127,9 @@ impl PrivateSockets {
     fn of(run_directory: &Path, mountpoint: &Path) -> Self {
         let stem = run_directory.join("private").join(hash_of(mountpoint));
         let socket = |what: &str| stem.with_extension(format!("{what}.sock"));
-        let [control, worker, coordinator, handover] = ["control", "worker", "coordinator", "handover"].map(socket);
-        Self { control, worker, coordinator, handover }
+        let names = ["control", "worker", "coordinator", "handover", "keeper"];
+        let [control, worker, coordinator, handover, keeper] = names.map(socket);
+        Self { control, worker, coordinator, handover, keeper }
     }
 }
 
@@ -134,6 +137,20 @@ impl PrivateSockets {
 pub(crate) fn handover_sockets(mountpoint: &Path) -> Vec<PathBuf> {
     let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));
     directories.map(|directory| PrivateSockets::of(&directory, mountpoint).handover).collect()
+}
+
+/// Where a keeper of the mount at `mountpoint`, which must be resolved, may listen.
+pub(crate) fn keeper_sockets(mountpoint: &Path) -> Vec<PathBuf> {
+    let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));
+    directories.map(|directory| PrivateSockets::of(&directory, mountpoint).keeper).collect()
+}
+
+/// Where a keeper of it is to listen.
+///
+/// # Errors
+/// When no directory for it can be made.
+pub(crate) fn keeper_socket(mountpoint: &Path) -> anyhow::Result<PathBuf> {
+    Ok(PrivateSockets::of(&run_directory()?, mountpoint).keeper)
 }
 
 /// The claim of this process on a mountpoint. Dropping it removes its files.

@@ -5,15 +5,17 @@ use std::time::Instant;
 
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
-use forebay_ucx::Patience;
+use forebay_ucx::{Patience, Spin};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::connection::{Call, Command};
+use crate::client_link::{Call, Command};
+use crate::connection::Connection;
 use crate::io_thread::IoThread;
 use crate::options::ClientOptions;
 use crate::serving::serve;
 use crate::trace::{Kind, Recorder, Timing};
+use crate::verbs::{VerbsConnection, VerbsThread};
 use crate::wire;
 
 /// The link to one worker over one I/O thread. Nothing is connected before the first call.
@@ -26,8 +28,22 @@ pub struct RdmaTransport {
     /// For answers to calls that are alone.
     patience: Mutex<Patience>,
     recorder: Option<Recorder>,
-    // Its thread serves the connection.
-    io_thread: Arc<IoThread>,
+    thread: Thread,
+}
+
+/// What serves the connection.
+enum Thread {
+    Ucx(Arc<IoThread>),
+    Verbs(Arc<VerbsThread>),
+}
+
+impl Thread {
+    fn spin(&self) -> &Spin {
+        match self {
+            Self::Ucx(thread) => thread.spin(),
+            Self::Verbs(thread) => thread.spin(),
+        }
+    }
 }
 
 /// What a call comes to.
@@ -46,16 +62,32 @@ impl RdmaTransport {
     /// A link to the worker at `address`, written `HOST:PORT`, over `io_thread`.
     #[must_use]
     pub fn new(address: impl Into<Arc<str>>, io_thread: Arc<IoThread>, options: ClientOptions) -> Self {
-        let address = address.into();
+        Self::over(address.into(), Thread::Ucx(io_thread), options)
+    }
+
+    /// The same over verbs.
+    #[must_use]
+    pub fn over_verbs(address: impl Into<Arc<str>>, thread: Arc<VerbsThread>, options: ClientOptions) -> Self {
+        Self::over(address.into(), Thread::Verbs(thread), options)
+    }
+
+    fn over(address: Arc<str>, thread: Thread, options: ClientOptions) -> Self {
         let (commands, queue) = mpsc::unbounded_channel();
         let max_outstanding = options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS);
         let places = Arc::new(Semaphore::new(max_outstanding));
-        let patience = Mutex::new(Patience::new(io_thread.spin()));
+        let patience = Mutex::new(Patience::new(thread.spin()));
         let peer = Arc::clone(&address);
         let recorder = options.trace.as_ref().map(|trace| Recorder::new(trace, &address));
         // If the I/O thread has ended, so has the queue, and calls learn of it.
-        io_thread.run(move |core| drop(tokio::task::spawn_local(serve(core.clone(), peer, options, queue))));
-        Self { address, commands, places, max_outstanding, patience, recorder, io_thread }
+        match &thread {
+            Thread::Ucx(thread) => thread.run(move |core| {
+                drop(tokio::task::spawn_local(serve::<Connection>(core.clone(), peer, options, queue)));
+            }),
+            Thread::Verbs(thread) => thread.run(move |core| {
+                drop(tokio::task::spawn_local(serve::<VerbsConnection>(core.clone(), peer, options, queue)));
+            }),
+        };
+        Self { address, commands, places, max_outstanding, patience, recorder, thread }
     }
 
     fn closed(&self) -> LinkError {
@@ -72,7 +104,7 @@ impl RdmaTransport {
         let request = Request { deadline: request.deadline.saturating_sub(began.elapsed()), ..request };
         let into = into.filter(|_| request.op.brings_payload());
         let (answer, answered) = oneshot::channel();
-        let call = Call { into, limit, answer, timing, _permit: permit };
+        let call = Call { into, window: None, limit, answer, timing, _permit: permit };
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;
         let leaving = Leaving(&self.commands);
         // Dropped without an answer when the I/O thread ends.
@@ -84,7 +116,7 @@ impl RdmaTransport {
     /// Waits for the answer to a call that was just sent: awake for a while, if it is the only one. The task does not let others
     /// run for that time, which is within what tokio allows for; with more calls under way one of those would be held up.
     async fn answer(&self, mut answered: oneshot::Receiver<Answer>) -> Result<Answer, oneshot::error::RecvError> {
-        let spin = self.io_thread.spin();
+        let spin = self.thread.spin();
         let is_lone = self.places.available_permits() + 1 == self.max_outstanding;
         let began = Instant::now();
         if !is_lone || !spin.is_welcome(began) {
@@ -121,7 +153,10 @@ impl Transport for RdmaTransport {
     }
 
     fn kind(&self) -> TransportKind {
-        TransportKind::Ucx
+        match self.thread {
+            Thread::Ucx(_) => TransportKind::Ucx,
+            Thread::Verbs(_) => TransportKind::Verbs,
+        }
     }
 
     fn peer(&self) -> &str {

@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use crate::RdmaError;
 use crate::caller_memory::{CallerMemory, CallerPool};
 use crate::connection::Connection;
 use crate::context::{alone, context};
+use crate::gauges::Gauges;
 use crate::options::IoThreadOptions;
 use crate::trace::Trace;
 use crate::vanishing;
@@ -64,6 +65,7 @@ pub struct IoThread {
     spin: Arc<Spin>,
     trace: Option<Arc<Trace>>,
     gauges: Arc<Gauges>,
+    operations: Operations,
     client_id: NonZeroU64,
 }
 
@@ -90,15 +92,8 @@ pub struct IoThreadStats {
     pub forged: u64,
 }
 
-/// What the thread counts and others read.
-#[derive(Debug, Default)]
-struct Gauges {
-    connections: AtomicUsize,
-    unadmitted: AtomicU64,
-    forged: AtomicU64,
-    /// Known once the thread has its worker.
-    operations: std::sync::OnceLock<Arc<AtomicUsize>>,
-}
+/// What UCX was asked to do and has not done yet: known once the thread has its worker.
+type Operations = Arc<OnceLock<Arc<AtomicUsize>>>;
 
 /// What jobs and tasks of an I/O thread work with.
 pub(crate) struct Core {
@@ -110,7 +105,7 @@ pub(crate) struct Core {
     pub(crate) stop: CancellationToken,
     /// What the connections of clients tell servers, if they have a pass.
     pub(crate) client_id: NonZeroU64,
-    gauges: Arc<Gauges>,
+    pub(crate) gauges: Arc<Gauges>,
 }
 
 impl Core {
@@ -120,11 +115,11 @@ impl Core {
         client_id: NonZeroU64,
         (registration, caller_memory): (Registration, Arc<CallerMemory>),
         stop: &CancellationToken,
-        gauges: Arc<Gauges>,
+        (gauges, operations): (Arc<Gauges>, Operations),
     ) -> Result<Rc<Self>, RdmaError> {
         let worker = Worker::with_client_id(context, Some(client_id))?;
         // Set once, by the thread.
-        let _ = gauges.operations.set(worker.operations_gauge());
+        let _ = operations.set(worker.operations_gauge());
         let (connections, stop) = (RefCell::default(), stop.clone());
         let core = Rc::new(Self { worker, registration, caller_memory, connections, stop, client_id, gauges });
         Connection::receive_replies(&core)?;
@@ -139,37 +134,13 @@ impl Core {
     /// Has replies find `connection`.
     pub(crate) fn remember(&self, connection: &Rc<Connection>) {
         self.connections.borrow_mut().insert(connection.endpoint.key(), Rc::clone(connection));
-        self.count_connection();
+        self.gauges.count_connection();
     }
 
     pub(crate) fn forget(&self, key: usize) {
         let known = self.connections.borrow_mut().remove(&key);
         if known.is_some() {
-            self.discount_connection();
-        }
-    }
-
-    pub(crate) fn count_connection(&self) {
-        self.gauges.connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn discount_connection(&self) {
-        self.gauges.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_unadmitted(&self) {
-        self.gauges.unadmitted.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A message of `peer`'s connection does not show its pass: UCX believes what a message says of the connection that it belongs
-    /// to. That connection is the one that somebody lies about, so it goes on.
-    #[cold]
-    pub(crate) fn count_forged(&self, peer: &str) {
-        if self.gauges.forged.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(
-                peer,
-                "dropped a message that does not show the pass of its connection; more are counted only"
-            );
+            self.gauges.discount_connection();
         }
     }
 }
@@ -211,6 +182,7 @@ impl IoThread {
             spin: Arc::new(Spin::new(options.spin)),
             trace: options.trace,
             gauges: Arc::default(),
+            operations: Operations::default(),
             client_id,
         };
         io_thread.grow_for(options.registered, &options.given_up)?;
@@ -223,8 +195,8 @@ impl IoThread {
             .spawn({
                 let (context, registration, stop) =
                     (io_thread.context.clone(), io_thread.registration.clone(), io_thread.stop.clone());
-                let (spin, gauges, caller_memory) =
-                    (Arc::clone(&io_thread.spin), Arc::clone(&io_thread.gauges), Arc::clone(&io_thread.caller_memory));
+                let (spin, caller_memory) = (Arc::clone(&io_thread.spin), Arc::clone(&io_thread.caller_memory));
+                let gauges = (Arc::clone(&io_thread.gauges), Arc::clone(&io_thread.operations));
                 let ended = io_thread.ended.clone().drop_guard();
                 move || {
                     let made = || Core::new(&context, client_id, (registration, caller_memory), &stop, gauges);
@@ -356,7 +328,7 @@ impl IoThread {
             fetched_into_caller_memory: self.caller_memory.fetched(),
             registration_failures: self.registration.failures() + self.caller_memory.failures(),
             connections: self.gauges.connections.load(Ordering::Relaxed),
-            operations_in_flight: self.gauges.operations.get().map_or(0, |gauge| gauge.load(Ordering::Relaxed)),
+            operations_in_flight: self.operations.get().map_or(0, |gauge| gauge.load(Ordering::Relaxed)),
             waits: self.pool.occupancy().waits,
             unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
             forged: self.gauges.forged.load(Ordering::Relaxed),

@@ -1,3 +1,6 @@
+//! The transports over RDMA, two of them: over UCX, which this page is about, and over verbs of our own ([`verbs`]). They have one client
+//! and one server's logic, each over links of either kind (`client_link`, `peer_link`).
+//!
 //! The UCX transport: [`forebay_transport::wire`]'s messages as UCX's active messages.
 //!
 //! * [`IoThread`]: a thread that drives one UCX worker, on one network card or on those that UCX chooses;
@@ -22,19 +25,24 @@
 
 mod caller_memory;
 mod client;
+mod client_link;
 mod connection;
 mod context;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod gauges;
 mod io_thread;
 mod options;
+mod peer_link;
 mod peers;
 mod security;
 mod server;
 mod serving;
 mod sockets;
 pub mod trace;
+mod ucx_peer;
 mod vanishing;
+pub mod verbs;
 pub mod wire;
 
 pub use client::RdmaTransport;
@@ -54,6 +62,9 @@ pub enum RdmaError {
     /// UCX refused.
     #[error(transparent)]
     Ucx(#[from] forebay_ucx::Error),
+    /// Verbs did.
+    #[error(transparent)]
+    Verbs(#[from] forebay_verbs::Error),
     /// The I/O thread did not start, or has ended.
     #[error("cannot start an RDMA I/O thread: {0}")]
     Thread(String),
@@ -86,6 +97,14 @@ pub enum RdmaError {
         waited: Duration,
         /// The last attempt's reason.
         reason: forebay_ucx::Error,
+    },
+    /// The same of a server over verbs.
+    #[error("{reason} (tried for {waited:?})")]
+    ListenByVerbs {
+        /// How long it was tried.
+        waited: Duration,
+        /// The last attempt's reason, which names the address.
+        reason: forebay_verbs::Error,
     },
     /// Listening there can never work.
     #[error("cannot listen on {address}: no interface of this machine has that address")]

@@ -1,4 +1,5 @@
-//! A server's connections, on its I/O thread: what each has said, and what is being done for it.
+//! A server's connections, on its I/O thread: what each has said, and what is being done for it. What carries their messages, UCX or
+//! verbs, is a [`PeerLink`].
 //!
 //! A request is looked at in the handler of its message. What the service has in memory leaves from there, by the time the
 //! handler returns; for the rest, the service is asked on the runtime that the server was started on, and a task of the
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use forebay_memory::Spans;
 use forebay_metrics::LatencyHistogram;
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse, Refusal};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader, set_tag};
@@ -24,33 +26,32 @@ use forebay_transport::{
     Caller, ConnectionAudit, PendingRecord, Provenance, Request, Response, ResponsePayload, Service, answer,
 };
 use forebay_types::{Failure, FailureKind};
-use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol, Sending};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::RdmaError;
-use crate::io_thread::Core;
+use crate::gauges::Gauges;
 use crate::options::ServerOptions;
+use crate::peer_link::{OutgoingReply, PeerLink, Taken};
 use crate::security::Proved;
 use crate::trace::{Kind, Outcome, Recorder, Stage};
-use crate::wire::{self, Packed};
+use crate::wire::{self, Received};
 
 /// How long a connection that is to be closed stays open for the reason to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long the peer has to hear the reason and to close the connection itself.
 const LINGER: Duration = Duration::from_millis(300);
-/// As whom those are counted and recorded whose address UCX does not know.
+/// As whom those are counted and recorded whose address is not known.
 const UNNAMED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The server's side of an I/O thread.
-pub(crate) struct Peers {
-    core: Rc<Core>,
+pub(crate) struct Peers<L> {
+    gauges: Arc<Gauges>,
     options: ServerOptions,
     service: Arc<dyn Service>,
     /// Where the service is asked what it cannot answer at once.
     runtime: tokio::runtime::Handle,
     counts: Arc<Counts>,
-    peers: RefCell<HashMap<usize, Rc<Peer>>>,
+    peers: RefCell<HashMap<usize, Rc<Peer<L>>>>,
     /// Who is to be told to go is notified.
     admission: RefCell<Admission<Rc<Notify>>>,
 }
@@ -71,16 +72,16 @@ pub(crate) struct Counts {
     pub(crate) bytes_received: AtomicU64,
     pub(crate) replies: AtomicU64,
     pub(crate) bytes_sent: AtomicU64,
-    /// From a request's arrival until its reply was given to UCX.
+    /// From a request's arrival until its reply was given to what sends it.
     pub(crate) latency: LatencyHistogram,
 }
 
 /// A connection.
-struct Peer {
+pub(crate) struct Peer<L> {
     name: String,
     /// Where it came from.
     from: SocketAddr,
-    endpoint: Endpoint,
+    endpoint: L,
     /// Where answers to it are recorded.
     recorder: Option<Recorder>,
     /// The client id that it came with.
@@ -102,25 +103,21 @@ struct Peer {
     taken: Cell<(Instant, u64)>,
     /// Its number among those that were taken in.
     number: u64,
-    /// It is never idle: a client of UCX's does not connect again without its readers noticing.
+    /// It is never idle: a client does not connect again here without its readers noticing.
     last_use: Arc<LastUse>,
     /// It is to be closed.
     done: Rc<Notify>,
 }
 
-impl Peers {
-    /// Has the I/O thread's worker bring hellos and requests here.
-    ///
-    /// # Errors
-    /// UCX's, as when the I/O thread has a server already.
-    pub(crate) fn receive_requests(
-        core: &Rc<Core>,
+impl<L: PeerLink> Peers<L> {
+    /// No connections yet.
+    pub(crate) fn new(
+        gauges: Arc<Gauges>,
         options: ServerOptions,
         service: Arc<dyn Service>,
         runtime: tokio::runtime::Handle,
         counts: Arc<Counts>,
-    ) -> Result<Rc<Self>, RdmaError> {
-        let peers = RefCell::default();
+    ) -> Rc<Self> {
         let limits = AdmissionLimits {
             greeted: options.max_connections,
             greeted_per_client: options.max_connections_per_client,
@@ -129,29 +126,12 @@ impl Peers {
             makes_way_after: Duration::MAX,
         };
         let admission = RefCell::new(Admission::new(limits));
-        let peers = Rc::new(Self { core: Rc::clone(core), options, service, runtime, counts, peers, admission });
-        let weak = Rc::downgrade(&peers);
-        core.worker.on_message(wire::HELLO, move |message| {
-            if let Some(peers) = weak.upgrade()
-                && let Some(peer) = peers.find(&message)
-            {
-                peers.on_hello(&peer, message.header, &message.data);
-            }
-        })?;
-        let weak = Rc::downgrade(&peers);
-        core.worker.on_message(wire::REQUEST, move |message| {
-            if let Some(peers) = weak.upgrade()
-                && let Some(peer) = peers.find(&message)
-                && let Err(reason) = peers.on_request(&peer, message.header, &message.data)
-            {
-                peers.dismiss(&peer, reason);
-            }
-        })?;
-        Ok(peers)
+        Rc::new(Self { gauges, options, service, runtime, counts, peers: RefCell::default(), admission })
     }
 
-    fn find(&self, message: &Message<'_>) -> Option<Rc<Peer>> {
-        let peer = self.peers.borrow().get(&message.from.as_ref()?.key()).map(Rc::clone);
+    /// The connection whose link has this key, if it is to be listened to.
+    pub(crate) fn find(&self, key: usize) -> Option<Rc<Peer<L>>> {
+        let peer = self.peers.borrow().get(&key).map(Rc::clone);
         peer.filter(|peer| !peer.dismissed.get())
     }
 
@@ -170,7 +150,7 @@ impl Peers {
             return Err(FULL);
         }
         if self.options.security.as_ref().is_some_and(|security| !security.lets_in(client_id)) {
-            self.core.count_unadmitted();
+            self.gauges.count_unadmitted();
             return Err("nobody with its client id was admitted over TCP just now");
         }
         let from = peer.unwrap_or(UNNAMED);
@@ -190,7 +170,7 @@ impl Peers {
     }
 
     /// Takes a connection in, before its hello can arrive; it is to be served right after.
-    pub(crate) fn admit(&self, name: String, endpoint: &Endpoint, pending: PendingPeer) {
+    pub(crate) fn admit(&self, name: String, endpoint: &L, pending: PendingPeer) {
         let PendingPeer { number, from, client_id, done } = pending;
         let last_use = Arc::new(LastUse::new(Instant::now()));
         last_use.set(None);
@@ -214,11 +194,11 @@ impl Peers {
             done,
         });
         self.peers.borrow_mut().insert(endpoint.key(), peer);
-        self.core.count_connection();
+        self.gauges.count_connection();
     }
 
     /// Serves a connection that was admitted, until it ends.
-    pub(crate) async fn serve(self: Rc<Self>, endpoint: Endpoint) {
+    pub(crate) async fn serve(self: Rc<Self>, endpoint: L) {
         let admitted = self.peers.borrow().get(&endpoint.key()).map(Rc::clone);
         let Some(peer) = admitted else { return };
         let _forget = Forget { peers: &self, key: endpoint.key() };
@@ -249,26 +229,24 @@ impl Peers {
             }
             reason = watch => tracing::warn!(peer = peer.name, reason, "closed an RDMA connection"),
         }
-        endpoint.close(true).await;
+        endpoint.close().await;
     }
 
-    fn on_hello(&self, peer: &Peer, hello: &[u8], data: &Data<'_>) {
+    /// A hello, and whether it came with something else.
+    pub(crate) fn on_hello(&self, peer: &Peer<L>, hello: &[u8], has_data: bool) {
         if peer.proved.get().is_some() {
             // It showed its pass, which is good for one hello.
-            return self.core.count_forged(&peer.name);
+            return self.gauges.count_forged(&peer.name);
         }
-        if peer.greeted.get() || !data.is_empty() {
+        if peer.greeted.get() || has_data {
             return self.dismiss(peer, "it said hello twice, or more than hello".to_owned());
         }
-        let version = self.core.worker.context().library().version();
         let ours = Hello::ours(&self.options.cluster, self.options.block_size);
-        let taken = wire::check_hello(&ours, version, hello).map_err(|error| error.to_string());
-        match taken.and_then(|tag| self.take_in(peer, tag)) {
+        match peer.endpoint.check_hello(&ours, hello).and_then(|tag| self.take_in(peer, tag)) {
             Ok(tag) => {
                 peer.greeted.set(true);
                 peer.admitted();
-                let welcome = wire::hello_with(&ours, version, tag);
-                peer.endpoint.am_send(wire::WELCOME, &welcome, Bytes::new(), None, Protocol::Eager).detach();
+                peer.endpoint.welcome(&ours, tag);
             }
             Err(reason) => self.dismiss(peer, reason),
         }
@@ -276,7 +254,7 @@ impl Peers {
 
     /// Takes in a connection whose hello shows `tag`, if there is room for it, and it is from somebody who may be here; the tag
     /// that it is shown. Why not, otherwise.
-    fn take_in(&self, peer: &Peer, tag: u64) -> Result<u64, String> {
+    fn take_in(&self, peer: &Peer<L>, tag: u64) -> Result<u64, String> {
         let proved = match &self.options.security {
             Some(security) => security.identify(peer.client_id, tag)?,
             None => None,
@@ -305,11 +283,11 @@ impl Peers {
     }
 
     /// Tells a peer why, and closes its connection.
-    fn dismiss(&self, peer: &Peer, reason: String) {
+    pub(crate) fn dismiss(&self, peer: &Peer<L>, reason: String) {
         self.dismiss_as(peer, FailureKind::InvalidArgument, reason);
     }
 
-    fn dismiss_as(&self, peer: &Peer, kind: FailureKind, reason: String) {
+    fn dismiss_as(&self, peer: &Peer<L>, kind: FailureKind, reason: String) {
         tracing::warn!(peer = peer.name, reason, "closed an RDMA connection");
         self.sent_away(peer, &reason);
         peer.dismissed.set(true);
@@ -317,17 +295,25 @@ impl Peers {
         peer.done.notify_one();
     }
 
-    /// A request; why it breaks the protocol.
-    fn on_request(self: &Rc<Self>, peer: &Rc<Peer>, header: &[u8], data: &Data<'_>) -> Result<(), String> {
+    /// A request.
+    ///
+    /// # Errors
+    /// Why it breaks the protocol.
+    pub(crate) fn on_request(
+        self: &Rc<Self>,
+        peer: &Rc<Peer<L>>,
+        header: &[u8],
+        data: Received<'_>,
+    ) -> Result<(), String> {
         if !peer.greeted.get() {
             return Err("it did not say hello first".to_owned());
         }
         let proved = peer.proved.get();
         if proved.is_some_and(|proved| !wire::carries(header, proved.pass.client)) {
-            self.core.count_forged(&peer.name);
+            self.gauges.count_forged(&peer.name);
             return Ok(());
         }
-        let (header, body) = wire::request(header, data.into())?;
+        let (header, body) = wire::request(header, data)?;
         let id = header.id;
         let (limit, waiting) = (self.options.max_requests_per_connection, peer.endpoint.operations());
         if waiting >= 2 * limit {
@@ -369,7 +355,7 @@ impl Peers {
     /// Has the service answer in its own time. `pending` is recorded when the answer is on its way.
     fn ask(
         self: &Rc<Self>,
-        peer: &Rc<Peer>,
+        peer: &Rc<Peer<L>>,
         id: u64,
         request: Request,
         arrived: Instant,
@@ -400,7 +386,7 @@ impl Peers {
         });
     }
 
-    fn reply(&self, peer: &Peer, id: u64, answer: Result<Response, Failure>) {
+    fn reply(&self, peer: &Peer<L>, id: u64, answer: Result<Response, Failure>) {
         let (failure, provenance, body, payload) = match answer {
             Ok(Response { provenance, body, payload }) => (None, provenance, body, payload),
             Err(failure) => {
@@ -414,32 +400,36 @@ impl Peers {
         if let Some(proved) = peer.proved.get() {
             set_tag(&mut header, proved.pass.server);
         }
-        let packed = Packed::new(&header, body, self.core.worker.max_header());
-        let (data, protocol) = match payload {
-            ResponsePayload::Spans(spans) if packed.rest.is_empty() => (Payload::Spans(spans), Protocol::Auto),
-            ResponsePayload::None => (Payload::Bytes(packed.rest.clone()), Protocol::Eager),
-            // A file was not offered to the service; a payload beside a body that does not fit has nowhere to go.
-            ResponsePayload::Spans(_) | ResponsePayload::File(_) => {
-                let message = "the service answered with what this transport does not take".to_owned();
-                return self.reply(peer, id, Err(Failure::new(FailureKind::Internal, message)));
-            }
+        let unfit = || {
+            let message = "the service answered with what this transport does not take".to_owned();
+            self.reply(peer, id, Err(Failure::new(FailureKind::Internal, message)));
         };
+        let payload = match payload {
+            ResponsePayload::Spans(spans) => spans,
+            ResponsePayload::None => Spans::new(),
+            // It was not offered to the service.
+            ResponsePayload::File(_) => return unfit(),
+        };
+        let recorder = peer.recorder.as_ref().filter(|_| id != CONNECTION_ID);
+        let reply = OutgoingReply { id, header, body, payload };
+        let Ok(taken) = peer.endpoint.reply(reply, recorder.is_some()) else { return unfit() };
         if id != CONNECTION_ID {
             self.counts.replies.fetch_add(1, Ordering::Relaxed);
             let sent = HEADER_LEN as u64 + u64::from(body_len) + u64::from(payload_len);
             self.counts.bytes_sent.fetch_add(sent, Ordering::Relaxed);
         }
-        let registration = Some(&self.core.registration);
-        let sending = peer.endpoint.am_send(wire::REPLY, packed.header(), data, registration, protocol);
-        match &peer.recorder {
-            None => sending.detach(),
-            Some(recorder) if id != CONNECTION_ID => trace_sent(recorder.clone(), sending, failure, payload_len),
-            Some(_) => sending.detach(),
+        if let Some((recorder, taken)) = recorder.zip(taken) {
+            trace_sent(recorder.clone(), taken, failure, payload_len);
         }
     }
 }
 
-impl Peer {
+impl<L> Peer<L> {
+    /// What carries its messages.
+    pub(crate) fn link(&self) -> &L {
+        &self.endpoint
+    }
+
     /// Records how long a request that was answered took to get to the service, and the service for it.
     fn trace_asked(&self, arrived: Instant, asked: Instant) {
         if let Some(recorder) = &self.recorder {
@@ -462,34 +452,34 @@ fn why(refusal: Refusal) -> String {
 
 /// Records the sending of an answer when it has ended.
 #[cold]
-fn trace_sent(recorder: Recorder, sending: Sending, failure: Option<FailureKind>, payload_len: u32) {
+fn trace_sent(recorder: Recorder, taken: Taken, failure: Option<FailureKind>, payload_len: u32) {
     let start = Instant::now();
     tokio::task::spawn_local(async move {
-        let sent = sending.await;
+        let is_taken = taken.await;
         recorder.stage(Kind::Answer, Stage::Wire, start.elapsed());
         recorder.ended(
             Kind::Answer,
-            match (failure, sent) {
+            match (failure, is_taken) {
                 (Some(kind), _) => Outcome::of_service(kind),
-                (None, Ok(_)) => Outcome::Moved(payload_len.into()),
-                (None, Err(_)) => Outcome::Failed("link: not taken".to_owned()),
+                (None, true) => Outcome::Moved(payload_len.into()),
+                (None, false) => Outcome::Failed("link: not taken".to_owned()),
             },
         );
     });
 }
 
 /// Forgets a connection.
-struct Forget<'a> {
-    peers: &'a Peers,
+struct Forget<'a, L> {
+    peers: &'a Peers<L>,
     key: usize,
 }
 
-impl Drop for Forget<'_> {
+impl<L> Drop for Forget<'_, L> {
     fn drop(&mut self) {
         let known = self.peers.peers.borrow_mut().remove(&self.key);
         if let Some(peer) = known {
             self.peers.admission.borrow_mut().leave(peer.number);
-            self.peers.core.discount_connection();
+            self.peers.gauges.discount_connection();
         }
     }
 }

@@ -1,27 +1,29 @@
 //! The server: listens on an I/O thread, within its bounds.
 
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_metrics::LatencySnapshot;
 use forebay_transport::Service;
-use forebay_ucx::{Error, Listener};
+use forebay_ucx::{Error, Listener, Message};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use crate::RdmaError;
 use crate::io_thread::{Core, IoThread};
 use crate::options::ServerOptions;
-use crate::peers::{Counts, Peers};
+use crate::peers::{Counts, Peer, Peers};
+use crate::ucx_peer::UcxPeer;
+use crate::wire;
 
 /// How long between two attempts.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often those are looked over who proved who they are: whoever is denied is gone within five seconds.
-const LOOK_OVER: Duration = Duration::from_secs(2);
+pub(crate) const LOOK_OVER: Duration = Duration::from_secs(2);
 
 /// A listening server. It ends with its I/O thread.
 pub struct RdmaServer {
@@ -43,6 +45,15 @@ pub struct ServerStats {
     pub replies: u64,
     /// Bytes of those.
     pub bytes_sent: u64,
+}
+
+impl ServerStats {
+    pub(crate) fn of(counts: &Counts) -> Self {
+        let Counts { connections, requests, bytes_received, replies, bytes_sent, .. } = counts;
+        let [requests, bytes_received, replies, bytes_sent] =
+            [requests, bytes_received, replies, bytes_sent].map(|counter| counter.load(Ordering::Relaxed));
+        Self { connections: connections.load(Ordering::Relaxed), requests, bytes_received, replies, bytes_sent }
+    }
 }
 
 impl RdmaServer {
@@ -101,13 +112,10 @@ impl RdmaServer {
     /// What it has counted.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
-        let Counts { requests, bytes_received, replies, bytes_sent, .. } = &*self.counts;
-        let [requests, bytes_received, replies, bytes_sent] =
-            [requests, bytes_received, replies, bytes_sent].map(|counter| counter.load(Ordering::Relaxed));
-        ServerStats { connections: self.connections(), requests, bytes_received, replies, bytes_sent }
+        ServerStats::of(&self.counts)
     }
 
-    /// How long requests took, from their arrival until their replies were given to UCX.
+    /// How long requests took, from their arrival until their replies were given to what sends them.
     #[must_use]
     pub fn latency(&self) -> LatencySnapshot {
         self.counts.latency.snapshot()
@@ -126,7 +134,7 @@ impl RdmaServer {
 }
 
 /// Whether no interface of this machine has `address`.
-fn is_elsewhere(address: IpAddr) -> bool {
+pub(crate) fn is_elsewhere(address: IpAddr) -> bool {
     let bound = std::net::UdpSocket::bind((address, 0));
     bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable)
 }
@@ -140,13 +148,43 @@ fn listen(
     counts: Arc<Counts>,
 ) -> Result<SocketAddr, RdmaError> {
     let listener = core.worker.listen(options.address)?;
-    let peers = Peers::receive_requests(core, options, service, runtime, Arc::clone(&counts))?;
+    let peers = Peers::new(Arc::clone(&core.gauges), options, service, runtime, Arc::clone(&counts));
+    receive_requests(core, &peers)?;
     let address = listener.address();
-    tokio::task::spawn_local(accept(listener, peers, counts));
+    tokio::task::spawn_local(accept(Rc::clone(core), listener, peers, counts));
     Ok(address)
 }
 
-async fn accept(listener: Listener, peers: Rc<Peers>, counts: Arc<Counts>) {
+/// Has the I/O thread's worker bring hellos and requests to `peers`; fails when the I/O thread has a server already.
+fn receive_requests(core: &Rc<Core>, peers: &Rc<Peers<UcxPeer>>) -> Result<(), RdmaError> {
+    let weak = Rc::downgrade(peers);
+    core.worker.on_message(wire::HELLO, move |message| {
+        if let Some((peers, peer)) = sender(&weak, &message) {
+            peers.on_hello(&peer, message.header, !message.data.is_empty());
+        }
+    })?;
+    let weak = Rc::downgrade(peers);
+    core.worker.on_message(wire::REQUEST, move |message| {
+        if let Some((peers, peer)) = sender(&weak, &message)
+            && let Err(reason) = peers.on_request(&peer, message.header, (&message.data).into())
+        {
+            peers.dismiss(&peer, reason);
+        }
+    })?;
+    Ok(())
+}
+
+/// A connection, and those that it is one of.
+type Sender = (Rc<Peers<UcxPeer>>, Rc<Peer<UcxPeer>>);
+
+/// The connection that a message says it is of.
+fn sender(peers: &Weak<Peers<UcxPeer>>, message: &Message<'_>) -> Option<Sender> {
+    let peers = peers.upgrade()?;
+    let peer = peers.find(message.from.as_ref()?.key())?;
+    Some((peers, peer))
+}
+
+async fn accept(core: Rc<Core>, listener: Listener, peers: Rc<Peers<UcxPeer>>, counts: Arc<Counts>) {
     let mut serving = JoinSet::new();
     let mut look = tokio::time::interval(LOOK_OVER);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -165,6 +203,7 @@ async fn accept(listener: Listener, peers: Rc<Peers>, counts: Arc<Counts>) {
                 };
                 match request.accept() {
                     Ok(endpoint) => {
+                        let endpoint = UcxPeer::new(&core, endpoint);
                         peers.admit(name, &endpoint, pending);
                         serving.spawn_local(Rc::clone(&peers).serve(endpoint));
                     }

@@ -22,6 +22,8 @@ pub enum TransportKind {
     Tcp,
     /// Through OpenUCX: RDMA where there is a card for it.
     Ucx,
+    /// By verbs: RDMA.
+    Verbs,
     /// Programmable, for tests.
     Fake,
 }
@@ -32,8 +34,18 @@ impl fmt::Display for TransportKind {
             Self::Local => "local",
             Self::Tcp => "tcp",
             Self::Ucx => "ucx",
+            Self::Verbs => "verbs",
             Self::Fake => "fake",
         })
+    }
+}
+
+impl TransportKind {
+    /// Whether a card may move the bytes by itself, so that it is best to have registered the memory that they go to. Such links carry
+    /// no large bodies.
+    #[must_use]
+    pub fn is_rdma(self) -> bool {
+        matches!(self, Self::Ucx | Self::Verbs)
     }
 }
 

@@ -3,8 +3,8 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, man, mount, mount_helper, mounts,
-    policy, profile, s3, stats, umount, up, version, worker,
+    bench, cluster, completions, conf, coordinator, csi, doctor, etcd, fluid, fs, job, keeper, key, man, mount,
+    mount_helper, mounts, operator, policy, profile, s3, stats, umount, up, version, worker,
 };
 use crate::exit;
 
@@ -40,7 +40,10 @@ pub(crate) enum Command {
     Coordinator(coordinator::Args),
     Mount(mount::Args),
     S3(s3::Args),
+    Csi(csi::Args),
+    Operator(operator::Args),
     Umount(umount::Args),
+    Keeper(keeper::Args),
     Fs(fs::Args),
     Job(job::Args),
     Mounts(mounts::Args),
@@ -56,6 +59,7 @@ pub(crate) enum Command {
     Version(version::Args),
     Completions(completions::Args),
     MountHelper(mount_helper::Args),
+    Fluid(fluid::Args),
     Man(man::Args),
 }
 
@@ -80,7 +84,10 @@ impl Command {
             Self::Coordinator(args) => coordinator::run(&args),
             Self::Mount(args) => mount::run(args),
             Self::S3(args) => s3::run(&args),
+            Self::Csi(args) => csi::run(args),
+            Self::Operator(args) => operator::run(&args),
             Self::Umount(args) => umount::run(&args),
+            Self::Keeper(args) => keeper::run(&args),
             Self::Fs(args) => fs::run(args),
             Self::Job(args) => job::run(args),
             Self::Mounts(args) => mounts::run(&args),
@@ -96,6 +103,7 @@ impl Command {
             Self::Version(args) => version::run(args),
             Self::Completions(args) => completions::run(&args, &mut Cli::command()),
             Self::MountHelper(args) => mount_helper::run(&args),
+            Self::Fluid(args) => fluid::run(&args),
             Self::Man(args) => man::run(&args, Cli::command()),
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_config::Config;
+use forebay_node::keeping::KeeperProgram;
 use forebay_node::{MountSummary, NodeBuilder, mountpoint, state};
 use tracing::{info, warn};
 
@@ -28,6 +29,20 @@ pub(crate) struct StayArgs {
     /// Set by the process that starts this one in the background
     #[arg(long = "background-child", hide = true)]
     pub(crate) background_child: bool,
+}
+
+impl StayArgs {
+    /// Who keeps the mount if this process dies, and has it started again where nobody else does: in the foreground, whoever started it.
+    /// To be called before the process changes its directory; `log`: where it logs.
+    ///
+    /// # Errors
+    /// When the system does not say which program this is.
+    pub(crate) fn keeper(&self, log: Option<&Path>) -> anyhow::Result<KeeperProgram> {
+        if self.background_child {
+            return KeeperProgram::restarting(log).context("cannot find out how this process was started");
+        }
+        Ok(KeeperProgram::new(std::env::current_exe().context("cannot find the program's own file")?))
+    }
 }
 
 /// Whether the mount is taken over from the process that serves it.

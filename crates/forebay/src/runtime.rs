@@ -25,6 +25,16 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     result
 }
 
+/// Runs `work` to its end, on this thread.
+///
+/// # Errors
+/// Those of `work`.
+pub(crate) fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(work)
+}
+
 /// Allows as many open files and connections as the system does. The usual soft limit of 1024 is there for programs that
 /// use `select(2)`, of which this is none.
 fn raise_descriptor_limit() {

@@ -79,9 +79,9 @@ environment (`FOREBAY_WORKER_MEMORY_SIZE`) and `-o worker.memory.size=4GiB`, in 
 
 `forebay up` and `forebay mount` record what they serve in the run directory: `/run/forebay` for root,
 `$XDG_RUNTIME_DIR/forebay` for other users, or else `/tmp/forebay-UID`. If `$FOREBAY_RUN_DIR` is set, it is the only
-one: mounts of other run directories are then not seen. In `private` there are the sockets of `forebay up`, and those over
-which `--replace` takes mounts over: their user and root get to them alone. Logs are in `/var/log/forebay` or `~/.local/state/forebay`,
-unless `log.file` names another file. Data that was written and is not uploaded yet is in `/var/lib/forebay/staging` or
+one: mounts of other run directories are then not seen. In `private` there are the sockets of `forebay up`, those of
+keepers, and those over which `--replace` takes mounts over: their user and root get to them alone. Logs are in
+`/var/log/forebay` or `~/.local/state/forebay`, unless `log.file` names another file. Data that was written and is not uploaded yet is in `/var/lib/forebay/staging` or
 `~/.local/state/forebay/staging`, unless `write.staging_dir` names another directory. It outlives the process;
 `forebay fs staged` lists, uploads or drops it. SIGTERM, SIGINT and SIGHUP unmount and end the process: readers that
 have files open may finish for 10 seconds, and a second signal ends that wait.

@@ -156,3 +156,25 @@ fn the_end_of_a_mount_is_no_pause() {
     wire.end();
     assert_eq!(session.serve().unwrap(), Stopped::Ended);
 }
+
+#[test]
+fn what_a_session_reads_outlives_it_where_somebody_keeps_it() {
+    let (mut wire, device) = Wire::new();
+    wire.send(about(opcode::INIT, 0), &init(0), &[]);
+    let options = SessionOptions { threads: 3, ..SessionOptions::default() };
+    let mut session = Session::start(device, Arc::new(Polite), &options).unwrap();
+    let agreed = session.agreed();
+    let (kept, clones) = session.descriptors().unwrap();
+    assert!(clones.is_empty(), "a socket has no clones");
+    // As if its process had been killed.
+    drop(session);
+    let asked = wire.send(about(opcode::STATFS, 1), &[], &[]);
+    let mut next = Session::resume(Adopted::new(kept, agreed).unwrap(), Arc::new(Polite), &options).unwrap();
+    let kept = next.descriptors().unwrap();
+    next.notifier().resend().unwrap();
+    let serving = thread::spawn(move || next.run());
+    assert_eq!((wire.answer(asked).error, wire.notification()), (0, (7, Vec::new())));
+    wire.end();
+    serving.join().unwrap().unwrap();
+    drop(kept);
+}

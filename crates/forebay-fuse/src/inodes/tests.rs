@@ -1,7 +1,11 @@
 use super::*;
+use crate::options::MountOptions;
+use forebay_handover::{Agreed, Handles, State, read_kept};
 use forebay_types::{FileKind, FileVersion, VersionTag};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 fn known(version: Option<u64>, now: Instant) -> Known {
     let kind = version.map_or(FileKind::Directory, |nanos| {
@@ -247,5 +251,89 @@ proptest! {
         prop_assert_eq!(next.len(), table.len());
         after.into_iter().for_each(|what| step(&[&table, &next], what));
         prop_assert_eq!(next.len(), table.len());
+    }
+}
+
+/// The memory that `journal` writes to from now on, of a table with nothing but the root.
+fn begun(journal: &Journal) -> OwnedFd {
+    let agreed = Agreed {
+        kernel: (7, 45),
+        capabilities: 0,
+        max_readahead: 0,
+        max_write: 4096,
+        max_pages: 1,
+        page_size: 4096,
+        max_background: 1,
+        congestion_threshold: 1,
+    };
+    let root = Inode::new(ROOT, FsPath::root(), Known::new(Attr::directory(), Instant::now(), Duration::ZERO));
+    let state = State {
+        agreed,
+        inodes: vec![root.handed().unwrap()],
+        names: Vec::new(),
+        suspects: Vec::new(),
+        files: Handles::default(),
+        directories: Handles::default(),
+        virtual_files: Handles::default(),
+    };
+    journal.begin(&state, &MountOptions::default().identity(Path::new("/mnt"), "test")).unwrap()
+}
+
+#[test]
+fn what_was_found_and_made_here_is_known_after_a_crash() {
+    let (now, journal) = (Instant::now(), Journal::default());
+    let table = InodeTable::new(now).noting_in(journal.clone());
+    let memory = begun(&journal);
+    let changed = table.remember(&path("changed"), known(Some(1), now));
+    table.mark_changed(&changed);
+    let made = table.create(&path("made"), known(Some(1), now));
+    let old = table.remember(&path("split"), known(Some(1), now));
+    table.supersede(&old);
+    let moved = table.remember(&path("before"), known(None, now));
+    table.unname(&path("before"), &moved);
+    moved.moved(path("after"), None);
+    table.note(&moved);
+    table.name(&path("after"), &moved);
+
+    let (_, left) = read_kept(&memory).unwrap();
+    let at = |name: &str| {
+        let named = left.names.iter().find(|named| named.path == path(name)).expect("a name");
+        left.inodes[named.inode as usize].clone()
+    };
+    assert_eq!((at("made").ino, at("after").ino), (made.ino, moved.ino));
+    assert_eq!((at("after").path, at("split").lookups, at("split").kept), (path("after"), 0, true));
+    assert_eq!(left.names.len(), 3);
+    let suspects: Vec<_> = left.suspects.iter().map(|suspect| (&suspect.path, suspect.ino)).collect();
+    assert_eq!(suspects, [(&path("changed"), changed.ino)]);
+    assert!(left.inodes.iter().any(|inode| inode.ino == old.ino && inode.removed));
+}
+
+proptest! {
+    #[test]
+    fn what_a_crash_leaves_of_a_table_is_what_the_kernel_holds(steps in steps(), collide: bool) {
+        let (now, journal) = (Instant::now(), Journal::default());
+        let table = if collide { InodeTable::with_numbers(now, |_, _| u64::MAX) } else { InodeTable::new(now) };
+        let table = table.noting_in(journal.clone());
+        let memory = begun(&journal);
+        let mut held: BTreeMap<u64, u64> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Lookup(name, version) => {
+                    let ino = table.remember(&path(&name.to_string()), known(version, now)).ino;
+                    *held.entry(ino).or_default() += 1;
+                }
+                Step::Forget(which, count) => {
+                    let Some(ino) = held.keys().nth(which % held.len().max(1)).copied() else { continue };
+                    let count = count.min(held[&ino]);
+                    table.forget(ino, count);
+                    held.entry(ino).and_modify(|left| *left -= count);
+                    held.retain(|_, left| *left > 0);
+                }
+            }
+        }
+        let (_, left) = read_kept(&memory).unwrap();
+        let left = left.inodes.iter().filter(|inode| inode.ino != ROOT && inode.lookups > 0);
+        let left: BTreeMap<u64, u64> = left.map(|inode| (inode.ino, inode.lookups)).collect();
+        prop_assert_eq!(left, held);
     }
 }

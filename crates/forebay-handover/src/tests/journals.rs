@@ -4,21 +4,21 @@ use forebay_types::{Attr, FileVersion, FsPath, VersionTag};
 use proptest::prelude::*;
 
 use super::states::{empty, full};
-use crate::journal::{Record, replay};
-use crate::state::{DirectoryHandle, FileHandle, HeldInode, Nonsense, Open, Reads, State, VirtualHandle};
+use crate::journal::{Record, recover, replay};
+use crate::state::{DirectoryHandle, FileHandle, HeldInode, Nonsense, Open, Reads, State, Suspect, VirtualHandle};
 
-fn inode(number: u64, lookups: u64) -> HeldInode {
+pub(super) fn inode(number: u64, lookups: u64) -> HeldInode {
     let tag = VersionTag::Modified { nanos: 1, inode: number };
     let version = FileVersion { origin: "file:///o".into(), path: b"f".as_slice().into(), size: 1, tag };
     let path = FsPath::new(format!("/f{number}")).unwrap();
     HeldInode { ino: 100 + number, lookups, path, attr: Attr::file(version), ..empty().inodes[0].clone() }
 }
 
-fn file() -> FileHandle {
+pub(super) fn file() -> FileHandle {
     FileHandle { inode: 0, revision: 0, reads: Reads::ItsInodesVersion, read: None }
 }
 
-fn directory() -> DirectoryHandle {
+pub(super) fn directory() -> DirectoryHandle {
     DirectoryHandle { inode: 0, page: None, marks: Vec::new(), created: Vec::new() }
 }
 
@@ -64,10 +64,62 @@ fn what_is_open_after_a_crash_is_what_was_opened_and_not_closed() {
 
 #[test]
 fn records_of_another_state_are_refused() {
-    let records = [Record::File { handle: 1 << 32, ino: 999, file: file() }];
-    assert_eq!(replay(empty(), &journal(&records)), Err(Nonsense::NoInode));
     let records = [Record::Inode(inode(1, 1)), Record::File { handle: u64::from(u32::MAX), ino: 101, file: file() }];
     assert_eq!(replay(empty(), &journal(&records)), Err(Nonsense::Slots));
+}
+
+#[test]
+fn a_handle_on_what_the_kernel_had_forgotten_was_never_told_to_it() {
+    let records = [
+        Record::File { handle: 1 << 32, ino: 999, file: file() },
+        Record::Directory { handle: 1 << 32, ino: 999, directory: directory() },
+        Record::Named { path: FsPath::new("/gone").unwrap(), ino: 999 },
+    ];
+    let state = replay(empty(), &journal(&records)).unwrap();
+    assert!(state.files.open.is_empty() && state.directories.open.is_empty() && state.names.is_empty());
+    assert_eq!(state.files.numbers.serial, 1, "its number is not given again");
+}
+
+#[test]
+fn a_directory_is_read_on_where_it_was_and_not_after_it_was_closed() {
+    let listed = |position: u64| Record::Listed {
+        handle: 1 << 32,
+        page: None,
+        marks: vec![(position, "token".to_owned())],
+        created: Vec::new(),
+    };
+    let mut records = vec![Record::Directory { handle: 1 << 32, ino: 1, directory: directory() }, listed(5), listed(7)];
+    let state = replay(empty(), &journal(&records)).unwrap();
+    assert_eq!(state.directories.open[0].1.marks, [(7, "token".to_owned())]);
+    records.extend([Record::DirectoryClosed { handle: 1 << 32 }, listed(9)]);
+    assert!(replay(empty(), &journal(&records)).unwrap().directories.open.is_empty());
+}
+
+#[test]
+fn what_was_being_written_is_lost_and_its_name_asked_anew() {
+    let lost = HeldInode { lost: true, changed: true, removed: true, ..inode(1, 1) };
+    let path = lost.path.clone();
+    let records = [
+        Record::Inode(inode(1, 1)),
+        Record::Named { path: path.clone(), ino: 101 },
+        Record::File { handle: 1 << 32, ino: 101, file: FileHandle { reads: Reads::Lost, ..file() } },
+        Record::Inode(lost),
+    ];
+    let state = recover(empty(), &journal(&records)).unwrap();
+    assert_eq!((state.names.len(), state.suspects.clone()), (0, vec![Suspect { path, ino: 101 }]));
+    assert_eq!(state.files.open[0].1.reads, Reads::Lost);
+    // While the daemon lives it may be uploaded after all.
+    let state = replay(empty(), &journal(&records)).unwrap();
+    let state = recover(state, &journal(&[Record::Inode(inode(1, 1))])).unwrap();
+    assert_eq!((state.names.len(), state.suspects.len()), (1, 0));
+}
+
+#[test]
+fn of_two_inodes_with_one_number_the_kernels_counts() {
+    let mut state = empty();
+    state.inodes.extend([inode(1, 0), inode(1, 3), inode(1, 0)]);
+    let held = replay(state, &[]).unwrap().inodes;
+    assert_eq!(held.iter().map(|inode| (inode.ino, inode.lookups)).collect::<Vec<_>>(), [(1, 1), (101, 3)]);
 }
 
 #[derive(Clone, Debug)]

@@ -2,5 +2,7 @@
 
 mod duel;
 mod journals;
+mod keepers;
+mod memories;
 mod sockets;
 mod states;

@@ -70,6 +70,7 @@ fn of_mount(error: &MountError) -> ErrorClass {
         MountError::NoPermission { .. }
         | MountError::Fusermount { .. }
         | MountError::NoUring(_)
+        | MountError::NotKept(_)
         | MountError::Session { .. }
         | MountError::Io { .. } => "; ",
         _ => ": ",

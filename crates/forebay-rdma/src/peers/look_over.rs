@@ -8,12 +8,13 @@ use forebay_transport::wire::CONNECTION_ID;
 use forebay_types::{Failure, FailureKind};
 
 use super::{Peer, Peers};
+use crate::peer_link::PeerLink;
 use crate::security::denied;
 
 /// How long the requests of a connection are looked at that was told to come again: those that were sent before it heard of it.
 const GRACE: Duration = Duration::from_secs(1);
 
-impl Peers {
+impl<L: PeerLink> Peers<L> {
     /// Sends those away who are denied by now, and has those come again whose certificate has expired: what they have asked is
     /// answered. To be called now and then.
     pub(crate) fn look_over(&self) {
@@ -34,7 +35,7 @@ impl Peers {
     }
 
     /// The client is told, makes another connection, and closes this one when it has all its answers.
-    fn have_come_again(&self, peer: &Peer, now: Instant) {
+    fn have_come_again(&self, peer: &Peer<L>, now: Instant) {
         let Some(told) = peer.told.get() else {
             peer.told.set(Some(now));
             let message = "its certificate has expired; what it asked is answered, and it may come again";

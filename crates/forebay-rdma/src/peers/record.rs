@@ -8,16 +8,17 @@ use forebay_transport::{ConnectionAudit, Request, subject_of};
 use forebay_types::Failure;
 
 use super::{Peer, Peers, UNNAMED};
+use crate::peer_link::PeerLink;
 use crate::security::Proved;
 
-impl Peers {
+impl<L: PeerLink> Peers<L> {
     /// A connection of `peer` is not accepted.
     pub(crate) fn turned_away(&self, peer: Option<SocketAddr>, why: &dyn Display) {
         self.audit(peer.unwrap_or(UNNAMED), None).iter().for_each(|audit| audit.turned_away(why));
     }
 
     /// A connection that was accepted has to go.
-    pub(super) fn sent_away(&self, peer: &Peer, why: &dyn Display) {
+    pub(super) fn sent_away(&self, peer: &Peer<L>, why: &dyn Display) {
         let audit = peer.audit.get().cloned().or_else(|| self.audit(peer.from, None));
         audit.iter().for_each(|audit| audit.turned_away(why));
     }
@@ -29,7 +30,7 @@ impl Peers {
     }
 }
 
-impl Peer {
+impl<L> Peer<L> {
     /// It may talk.
     pub(super) fn admitted(&self) {
         self.audit.get().iter().for_each(|audit| audit.admitted());

@@ -3,6 +3,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod raw;
+pub(crate) mod verbs;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};

@@ -25,6 +25,7 @@ Example:
   forebay mount /mnt/data --etcd http://etcd1:2379
   forebay mount /mnt/data --etcd http://etcd1:2379 --cache-group training --memory 64GiB
   forebay mount /mnt/data --workers node1:29999,node2:29999 --replace     # with a new version of forebay
+  forebay mount /mnt/data --workers node1:29999 -o fuse.survive_crash=true
   forebay umount /mnt/data")]
 pub(crate) struct Args {
     /// An existing directory
@@ -86,5 +87,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let begun = mounting::begin(&args.stay, &args.replace, &config, &args.mountpoint, "mounting")?;
     let Begun::Stay { log } = begun else { return Ok(()) };
     node.load_early()?;
+    let node = node.keeper(args.stay.keeper(log.as_deref())?);
     runtime::block_on(mounting::serve(node.logs_to(log), &args.stay))
 }

@@ -150,6 +150,10 @@ mod tests {
             ("s3://bucket", "ro,memory=1GiB,disk=/nvme:1TiB,disk=/nvme2:free,web,allow_other,fuse.io=uring"),
             ("s3://bucket", "web=8080,config=/etc/forebay/other.toml,noatime,nosuid,nodev,nofail"),
             ("-odd", "defaults"),
+            (
+                "s3://bucket",
+                "context=\"system_u:object_r:container_file_t:s0:c1,c2\",log.file=/k/logs/a.log,posix.gid=2000",
+            ),
             ("none", "etcd=http://etcd1:2379,cache_group=training,no_sharing,port=0,rdma_network=ib0:ib2"),
             ("forebay", "group_network=eth0,disk_serve=splice,mounts=/=s3://bucket,worker.memory.size=1GiB"),
         ] {

@@ -46,9 +46,11 @@ pub(crate) struct Args {
 /// # Errors
 /// When nothing of ours is mounted there, it is in use, or its process does not end.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    // A dead mount is there, and cannot be looked at.
-    let looked = args.mountpoint.symlink_metadata();
-    if looked.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+    // A dead mount is there, and cannot be looked at; and one that is kept has nobody who would answer, for a moment.
+    let looked = || args.mountpoint.symlink_metadata();
+    if mount_table::listed(&args.mountpoint).is_none()
+        && looked().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    {
         return Err(MountError::NotMounted(args.mountpoint.clone()).into());
     }
     let mountpoint = mountpoint::resolve(&args.mountpoint)?;

@@ -68,5 +68,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let begun = mounting::begin(&args.stay, &args.replace, &config, &args.mountpoint, &format!("mounting {origin}"))?;
     let Begun::Stay { log } = begun else { return Ok(()) };
     node.load_early()?;
+    let node = node.keeper(args.stay.keeper(log.as_deref())?);
     runtime::block_on(mounting::serve(node.logs_to(log), &args.stay))
 }

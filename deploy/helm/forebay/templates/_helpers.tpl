@@ -108,6 +108,23 @@ mounts:
 {{- end }}
 {{- end }}
 
+{{/* What the operator is configured with: where the coordinator is, and as whom it asks. */}}
+{{- define "forebay.operatorSettings" -}}
+cluster.name: {{ .Values.cluster.name | quote }}
+coordinator.hostname: {{ include "forebay.coordinator" . | quote }}
+security.mode: {{ .Values.security.mode | quote }}
+{{- if eq .Values.security.mode "key" }}
+security.key_file: /etc/forebay/identity/cluster.key
+{{- else if eq .Values.security.mode "mtls" }}
+security.cert_file: /etc/forebay/identity/tls.crt
+security.cert_key_file: /etc/forebay/identity/tls.key
+security.ca_file: /etc/forebay/identity/ca.crt
+{{- end }}
+{{- if ne .Values.security.mode "off" }}
+security.trust_domain: {{ .Values.security.trustDomain | quote }}
+{{- end }}
+{{- end }}
+
 {{/* forebay.toml: what JSON writes of texts, numbers and lists, TOML reads. Takes a dict of `settings` and of `more`, a list of
      dicts that win over them, the last one first. */}}
 {{- define "forebay.toml" -}}

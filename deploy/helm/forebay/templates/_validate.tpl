@@ -9,7 +9,7 @@
 {{- fail "security.mode=key needs security.keySecret: `forebay key create > cluster.key; kubectl create secret generic forebay-key --from-file=cluster.key`" }}
 {{- end }}
 {{- if and (eq $security.mode "mtls") (not $security.certManager.enabled) }}
-{{- range $role, $used := dict "worker" true "coordinator" $values.coordinator.enabled "mount" $values.mount.enabled "admin" $values.worker.drainOnStop }}
+{{- range $role, $used := dict "worker" true "coordinator" $values.coordinator.enabled "mount" (or $values.mount.enabled $values.csi.enabled) "admin" (or $values.worker.drainOnStop $values.operator.enabled) }}
 {{- if and $used (not (get $security (printf "%sSecret" $role))) }}
 {{- fail (printf "security.mode=mtls needs security.%sSecret, or security.certManager.enabled=true" $role) }}
 {{- end }}
@@ -41,5 +41,8 @@
 {{- end }}
 {{- if and $values.worker.drainOnStop (not $values.coordinator.enabled) }}
 {{- fail "worker.drainOnStop asks a coordinator: set coordinator.enabled=true" }}
+{{- end }}
+{{- if and $values.operator.enabled (not $values.coordinator.enabled) }}
+{{- fail "the operator asks a coordinator: set coordinator.enabled=true" }}
 {{- end }}
 {{- end }}

@@ -95,6 +95,7 @@ impl Options {
         match (name, value) {
             ("ro", None) => self.arguments.push("--read-only".to_owned()),
             ("allow_other", None) => self.set("fuse.allow_other=true"),
+            ("context", Some(label)) => self.set(&format!("fuse.selinux_context={label}")),
             ("config", Some(file)) => self.arguments.push(format!("--config={file}")),
             ("environment", Some(file)) => self.environment = Some(PathBuf::from(file)),
             (_, Some(_)) if name == "mounts" || name.contains('.') => self.set(option),
@@ -158,6 +159,13 @@ mod tests {
         let options = options.unwrap();
         assert_eq!(options.arguments, expected);
         assert_eq!(options.environment, Some(PathBuf::from("/etc/forebay/a.env")));
+    }
+
+    #[test]
+    fn a_label_keeps_its_commas() {
+        let options = parse("ro,context=\"system_u:object_r:container_file_t:s0:c1,c2\"", Kind::Origin).unwrap();
+        let label = "fuse.selinux_context=system_u:object_r:container_file_t:s0:c1,c2";
+        assert_eq!(options.arguments, ["--read-only", "-o", label]);
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! A mount that a keeper has, too: so it outlives a crash of this process.
+
+use std::io;
+use std::sync::Arc;
+
+use forebay_handover::{Identity, Journal, Keeps, Kept};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tracing::warn;
+
+/// How a mount outlives a crash of the process that serves it.
+#[derive(Clone, Debug)]
+pub struct Survival {
+    /// Who keeps it until the next process comes.
+    pub keeper: Arc<dyn Keeps>,
+    /// What that process must have in common with this one.
+    pub identity: Identity,
+}
+
+/// A mount that is kept.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    keeper: Arc<dyn Keeps>,
+    journal: Journal,
+    /// `None`: it is not for this process to say any more what becomes of it.
+    what: Mutex<Option<Kept>>,
+}
+
+impl Keeping {
+    /// Has `keeper` keep `what`, of which `journal` writes to the memory.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(crate) fn begin(keeper: Arc<dyn Keeps>, journal: Journal, what: Kept) -> io::Result<Self> {
+        keeper.keep(&what)?;
+        Ok(Self { keeper, journal, what: Mutex::new(Some(what)) })
+    }
+
+    /// This process serves after all, though another one may have told the keeper that it does.
+    pub(crate) fn again(&self) {
+        if let Some(what) = &*self.what.lock()
+            && let Err(error) = self.keeper.keep(what)
+        {
+            warn!(%error, "the mount is not kept any more: it ends if this process is killed");
+        }
+    }
+
+    /// Another process serves it.
+    pub(crate) fn leave(&self) {
+        if self.what.lock().take().is_some() {
+            self.keeper.leave();
+        }
+    }
+
+    /// It has ended, unless another process serves it.
+    pub(crate) fn forget(&self) {
+        // What is held here goes first: the kernel ends the mount with the last descriptor.
+        let had = self.what.lock().take().map(drop);
+        if had.is_some() {
+            self.keeper.forget();
+        }
+    }
+
+    /// What there is to say of it, as a JSON object.
+    pub(crate) fn report(&self) -> Value {
+        let (journal, states) = self.journal.length().unwrap_or_default();
+        let (by, process, is_there) = (self.keeper.name(), self.keeper.process(), self.keeper.is_there());
+        json!({ "by": by, "process": process, "there": is_there, "journal_bytes": journal, "states": states })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    /// One that notes what it is told.
+    #[derive(Debug, Default)]
+    struct Noting(Mutex<Vec<&'static str>>);
+
+    impl Keeps for Noting {
+        fn name(&self) -> &'static str {
+            "test"
+        }
+
+        fn process(&self) -> Option<u32> {
+            None
+        }
+
+        fn keep(&self, _: &Kept) -> io::Result<()> {
+            self.0.lock().push("keep");
+            Ok(())
+        }
+
+        fn leave(&self) {
+            self.0.lock().push("leave");
+        }
+
+        fn forget(&self) {
+            self.0.lock().push("forget");
+        }
+
+        fn is_there(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn who_has_left_a_mount_or_forgotten_it_has_no_more_to_say() {
+        let descriptor = || -> OwnedFd { File::open("/dev/null").unwrap().into() };
+        let what = || Kept { memory: descriptor(), connection: descriptor(), clones: Vec::new() };
+        let keeper = Arc::new(Noting::default());
+        let begin = || Keeping::begin(Arc::clone(&keeper) as Arc<dyn Keeps>, Journal::default(), what()).unwrap();
+        let (left, forgotten) = (begin(), begin());
+        left.again();
+        left.leave();
+        forgotten.forget();
+        for keeping in [left, forgotten] {
+            keeping.again();
+            keeping.forget();
+            keeping.leave();
+        }
+        assert_eq!(*keeper.0.lock(), ["keep", "keep", "keep", "leave", "forget"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! A keeper over real sockets, with files in the place of the kernel's connection.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+
+use crate::keeper::{KeeperProcess, Visitors};
+use crate::kept::{KeeperLink, Keeps as _, Kept, Taken};
+use crate::restart::Restart;
+
+fn keeper() -> (JoinHandle<()>, Visitors) {
+    let (mut keeper, visitors) = KeeperProcess::new();
+    (thread::spawn(move || keeper.run()), visitors)
+}
+
+fn daemon(visitors: &Visitors, restart: Option<Restart>) -> KeeperLink {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    visitors.connected(theirs);
+    KeeperLink::new(ours, restart).unwrap()
+}
+
+fn descriptor(text: &str) -> OwnedFd {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.into()
+}
+
+fn kept(name: &str, clones: usize) -> Kept {
+    let clones = (0..clones).map(|number| descriptor(&format!("{name} {number}"))).collect();
+    Kept { memory: descriptor(&format!("memory of {name}")), connection: descriptor(name), clones }
+}
+
+fn text(descriptor: OwnedFd) -> String {
+    let (mut file, mut text) = (File::from(descriptor), String::new());
+    file.rewind().unwrap();
+    file.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// What a daemon gets, as soon as the one before is seen to be dead.
+fn taken(link: &KeeperLink) -> (String, String, Vec<String>) {
+    loop {
+        match link.take().unwrap() {
+            Taken::Given(Kept { memory, connection, clones }) => {
+                return (text(memory), text(connection), clones.into_iter().map(text).collect());
+            }
+            Taken::Served => thread::yield_now(),
+            Taken::Nothing => panic!("it was kept"),
+        }
+    }
+}
+
+#[test]
+fn what_one_process_gives_the_next_one_gets_in_the_same_order() {
+    for clones in [0, 1, 8, 9, 40] {
+        let (keeper, visitors) = keeper();
+        let first = daemon(&visitors, None);
+        assert!(matches!(first.take().unwrap(), Taken::Nothing));
+        first.keep(&kept("one", 3)).unwrap();
+        first.keep(&kept("two", clones)).unwrap();
+        assert!(first.is_there());
+        drop(first);
+        let second = daemon(&visitors, None);
+        let (memory, connection, given) = taken(&second);
+        assert_eq!((memory.as_str(), connection.as_str()), ("memory of two", "two"));
+        assert_eq!(given, (0..clones).map(|number| format!("two {number}")).collect::<Vec<_>>());
+        second.forget();
+        keeper.join().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_says_what_makes_no_sense_takes_nothing_with_it() {
+    let (keeper, visitors) = keeper();
+    let first = daemon(&visitors, None);
+    first.keep(&kept("one", 2)).unwrap();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    visitors.connected(theirs);
+    ours.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 99]).unwrap();
+    assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0, "it is sent away");
+    drop(first);
+    let second = daemon(&visitors, None);
+    assert_eq!(taken(&second).1, "one");
+    second.forget();
+    keeper.join().unwrap();
+}
+
+#[test]
+fn a_mount_that_was_given_to_another_process_is_its_own() {
+    let (keeper, visitors) = keeper();
+    let (old, new) = (daemon(&visitors, None), daemon(&visitors, None));
+    old.keep(&kept("old", 2)).unwrap();
+    assert!(matches!(new.take().unwrap(), Taken::Served));
+    old.leave();
+    drop(old);
+    new.keep(&kept("new", 2)).unwrap();
+    drop(new);
+    let next = daemon(&visitors, None);
+    assert_eq!(taken(&next).1, "new");
+    next.forget();
+    keeper.join().unwrap();
+}

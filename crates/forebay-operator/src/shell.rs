@@ -1,0 +1,100 @@
+//! The shell around the decisions: it watches the API server, asks the coordinator, and does what was decided.
+
+mod kind;
+mod loads;
+mod mounts;
+mod nodes;
+mod pace;
+mod policies;
+
+use forebay_coordinator::ApiClient;
+use forebay_metrics::Readiness;
+use kube::Client;
+use tracing::info;
+
+use kind::keep;
+use loads::Loads;
+use mounts::Mounts;
+pub use nodes::LeavingOptions;
+use nodes::Nodes;
+use policies::Policies;
+
+/// What an operator is for.
+#[derive(Clone, Debug, Default)]
+pub struct OperatorOptions {
+    /// The namespace whose objects it brings about. `None`: that of its service account, or of the kubeconfig's
+    /// context.
+    pub namespace: Option<String>,
+    /// How workers leave nodes; `None` if that is none of its business.
+    pub leaving: Option<LeavingOptions>,
+}
+
+/// Why there is no operator.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// Nothing says where the API server is.
+    #[error("no Kubernetes is named: {0}")]
+    NoCluster(#[source] kube::config::InferConfigError),
+    /// What says so cannot be used.
+    #[error("the configuration of the API server's client cannot be used: {0}")]
+    Client(#[source] kube::Error),
+}
+
+/// Brings about what objects of one namespace say.
+pub struct Operator {
+    client: Client,
+    coordinator: ApiClient,
+    namespace: String,
+    leaving: Option<LeavingOptions>,
+    readiness: Readiness,
+}
+
+impl Operator {
+    /// An operator that speaks to this coordinator, and to the API server that its pod or a kubeconfig names. Nothing
+    /// is asked yet. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When there is no API server to speak to.
+    pub async fn connect(coordinator: ApiClient, options: OperatorOptions) -> Result<Self, OperatorError> {
+        let config = kube::Config::infer().await.map_err(OperatorError::NoCluster)?;
+        let client = Client::try_from(config).map_err(OperatorError::Client)?;
+        let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let readiness = Readiness::new();
+        readiness.missing("start", "not started yet");
+        Ok(Self { client, coordinator, namespace, leaving: options.leaving, readiness })
+    }
+
+    /// The namespace whose objects it brings about.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// What it waits for: that the objects of each kind are listed.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// Brings it about, and never ends by itself. Whoever drops this ends it at any point: the next one goes on from
+    /// there.
+    pub async fn run(&self) {
+        info!(namespace = self.namespace, "watching ForebayMounts, ForebayLoads and ForebayPolicies");
+        let Self { client, coordinator, namespace, leaving, readiness } = self;
+        let nodes = async {
+            if let Some(options) = leaving {
+                Nodes::new(client.clone(), coordinator.clone(), namespace, options.clone()).keep(readiness).await;
+            }
+        };
+        // Last: by then each of the others has said what it waits for.
+        let started = async { readiness.there("start") };
+        tokio::join!(
+            biased;
+            keep::<Mounts>(client, namespace, coordinator, readiness),
+            keep::<Policies>(client, namespace, coordinator, readiness),
+            keep::<Loads>(client, namespace, coordinator, readiness),
+            nodes,
+            started,
+        );
+    }
+}

@@ -1,0 +1,37 @@
+//! What an I/O thread counts and others read.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The counts.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) connections: AtomicUsize,
+    pub(crate) unadmitted: AtomicU64,
+    pub(crate) forged: AtomicU64,
+}
+
+impl Gauges {
+    pub(crate) fn count_connection(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn discount_connection(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_unadmitted(&self) {
+        self.unadmitted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A message of `peer`'s connection does not show its pass: UCX believes what a message says of the connection that it belongs
+    /// to. That connection is the one that somebody lies about, so it goes on.
+    #[cold]
+    pub(crate) fn count_forged(&self, peer: &str) {
+        if self.forged.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                peer,
+                "dropped a message that does not show the pass of its connection; more are counted only"
+            );
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The transport over verbs: what [`forebay_transport::wire`] says, over reliable connections that rdma_cm makes.
+//!
+//! * [`VerbsThread`]: a thread that drives one card; [`RdmaTransport::over_verbs`](crate::RdmaTransport::over_verbs): the client's side;
+//!   [`VerbsServer`]: the worker's;
+//! * `frame`, `credits`, `channel`: the protocol, pure, and tested in virtual time against a card that is made up;
+//! * `links`, `connecting`, `connection`, `server`: the shell around it, on queue pairs of [`forebay_verbs`].
+//!
+//! A request goes into the peer's receive queue. What is small comes back so, too. The payload of a longer read is written by the
+//! worker's card into the caller's buffer, through a memory window that was bound to that buffer for this read alone; the message behind
+//! it ends the use of the window's key. So a worker that goes mad can write into buffers that wait for it, and into nothing else, and
+//! only until it has said that they are filled. Clients write nowhere at all. A connection that breaks is drained before the buffers
+//! of its reads belong to somebody else.
+//!
+//! Nothing here needs immediate data, shared receive queues or atomics, which iWARP's cards do not all have. What is needed is windows
+//! of type 2, on the client's side (ADR 0032).
+
+mod channel;
+mod connecting;
+mod connection;
+mod core;
+mod credits;
+mod frame;
+mod links;
+mod options;
+mod server;
+mod thread;
+
+pub(crate) use connection::Connection as VerbsConnection;
+pub use forebay_verbs::{Device, Error as VerbsError, Library as VerbsLibrary};
+pub use options::VerbsOptions;
+pub use server::VerbsServer;
+pub use thread::{VerbsThread, VerbsThreadStats};

@@ -1,0 +1,379 @@
+//! One connection over verbs, as far as it can be thought: which frame goes next, and what the frames that come say. Pure: what is to
+//! be posted is handed out, what has come is handed in, and nothing here knows of a card.
+//!
+//! Messages leave in the order in which they were given. One that is longer than the peer's frames leaves in several, between which
+//! no other begins. What is written to the peer's memory is posted before a message's first frame, and the use of its key ends with
+//! the last one: a reliable connection keeps that order, so whoever has the last frame has all of the payload, and nobody writes
+//! to it after that.
+
+#[cfg(test)]
+mod simulation;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use forebay_memory::Spans;
+use forebay_transport::wire::{HEADER_LEN, MAX_REQUEST_BODY, ReplyHeader, RequestHeader, WireError};
+use forebay_verbs::{Post, Remote};
+use smallvec::SmallVec;
+
+use crate::verbs::credits::Credits;
+use crate::verbs::frame::{FRAME_HEADER, FrameError, FrameHeader, Kind, MAX_INSIDE, Offer};
+
+/// What is kept of the memory of a message that was looked at, for the next one.
+const MAX_SPARE: usize = 64 << 10;
+
+/// A message that is to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) kind: Kind,
+    /// A header, or a hello.
+    pub(crate) head: SmallVec<[u8; HEADER_LEN]>,
+    pub(crate) body: Bytes,
+    /// Payload that goes with it.
+    pub(crate) payload: Spans,
+    /// Payload that is written before it, and where.
+    pub(crate) write: Option<(Spans, Remote)>,
+    /// The key whose use ends with it.
+    pub(crate) invalidate: Option<u32>,
+    /// Where the answer's payload may be written, and the window that lets it be.
+    pub(crate) offered: Option<(Remote, usize)>,
+}
+
+impl Outgoing {
+    /// A message with nothing but its head.
+    pub(crate) fn new(kind: Kind, head: &[u8]) -> Self {
+        Self {
+            kind,
+            head: SmallVec::from_slice(head),
+            body: Bytes::new(),
+            payload: Spans::new(),
+            write: None,
+            invalidate: None,
+            offered: None,
+        }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        [&self.head[..], &self.body[..]].into_iter().chain(self.payload.iter().map(|span| &span[..]))
+    }
+
+    /// Copies what comes after the first `sent` bytes, as much as fits; how much that is.
+    fn copy(&self, sent: usize, into: &mut [u8]) -> usize {
+        let (mut begins, mut copied) = (0, 0);
+        for part in self.parts() {
+            let wanted = sent + copied;
+            if wanted < begins + part.len() && copied < into.len() {
+                let rest = &part[wanted - begins..];
+                let length = rest.len().min(into.len() - copied);
+                into[copied..copied + length].copy_from_slice(&rest[..length]);
+                copied += length;
+            }
+            begins += part.len();
+        }
+        copied
+    }
+}
+
+/// One that waits for its turn.
+struct Queued {
+    message: Outgoing,
+    length: usize,
+    is_written: bool,
+}
+
+/// A message that has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Incoming {
+    /// That of its first frame.
+    pub(crate) header: FrameHeader,
+    /// All of it.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What is to be posted next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// A frame of a message: whether it binds a window, and how many spans are written before it.
+    Frame { binds: bool, spans: usize },
+    /// One of credits alone.
+    Credits,
+}
+
+/// The state of one end of a connection.
+pub(crate) struct Channel {
+    credits: Credits,
+    /// Bytes of a message that fit into a frame of the peer's.
+    room: usize,
+    queue: VecDeque<Queued>,
+    /// How much of the first of them was sent.
+    sent: usize,
+    /// A message of which more is to come, and how long it will be.
+    begun: Option<(Incoming, usize)>,
+    spare: Vec<u8>,
+}
+
+impl Channel {
+    /// Of a connection on which both ends have said what they take.
+    pub(crate) fn new(ours: &Offer, theirs: &Offer) -> Self {
+        Self {
+            credits: Credits::new(ours.credits, theirs.credits),
+            room: (theirs.frame_length as usize).saturating_sub(FRAME_HEADER).max(1),
+            queue: VecDeque::new(),
+            sent: 0,
+            begun: None,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Has a message sent after those that wait.
+    pub(crate) fn push(&mut self, message: Outgoing) {
+        let length = message.parts().map(<[u8]>::len).sum();
+        let is_written = message.write.is_some();
+        self.queue.push_back(Queued { message, length, is_written });
+    }
+
+    /// Messages that have not been posted in whole.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// What is to be posted now, if anything may be.
+    pub(crate) fn next(&self) -> Option<Next> {
+        match self.queue.front() {
+            Some(first) if self.credits.may_send() => {
+                let (message, begins) = (&first.message, self.sent == 0);
+                let spans = message.write.as_ref().filter(|_| begins).map_or(0, |(spans, _)| spans.len());
+                Some(Next::Frame { binds: begins && message.offered.is_some(), spans })
+            }
+            _ => self.credits.must_tell().then_some(Next::Credits),
+        }
+    }
+
+    /// What goes with the next frame of a message; to be followed by [`Channel::fill`].
+    pub(crate) fn begin(&mut self) -> Post {
+        let waiting = self.queue.len();
+        let (sent, room) = (self.sent, self.room);
+        let Some(Queued { message, length, .. }) = self.queue.front_mut() else { return Post::default() };
+        let (begins, ends) = (sent == 0, *length - sent <= room);
+        Post {
+            bind: message.offered.filter(|_| begins).map(|(_, window)| window),
+            write: if begins { message.write.take() } else { None },
+            invalidate: message.invalidate.filter(|_| ends),
+            // Those before it are told of by the same completion.
+            signalled: ends && waiting == 1,
+        }
+    }
+
+    /// Writes the next frame of a message; its length.
+    pub(crate) fn fill(&mut self, into: &mut [u8]) -> usize {
+        let Some(Queued { message, length, is_written }) = self.queue.front() else { return 0 };
+        let begins = self.sent == 0;
+        let kind = if begins { message.kind } else { Kind::More };
+        let remote = message.offered.filter(|_| begins).map_or_else(Remote::default, |(remote, _)| remote);
+        let header = FrameHeader { kind, is_written: *is_written, credits: self.credits.send(true), remote };
+        let (place, rest) = into.split_at_mut(FRAME_HEADER);
+        place.copy_from_slice(&header.encode());
+        let room = rest.len().min(self.room);
+        let copied = message.copy(self.sent, &mut rest[..room]);
+        self.sent += copied;
+        if self.sent >= *length {
+            self.queue.pop_front();
+            self.sent = 0;
+        }
+        FRAME_HEADER + copied
+    }
+
+    /// Writes a frame of credits alone; its length.
+    pub(crate) fn fill_credits(&mut self, into: &mut [u8]) -> usize {
+        let (kind, credits) = (Kind::Credits, self.credits.send(false));
+        let header = FrameHeader { kind, is_written: false, credits, remote: Remote::default() };
+        into[..FRAME_HEADER].copy_from_slice(&header.encode());
+        FRAME_HEADER
+    }
+
+    /// A frame has come: the message that it completes, if it does.
+    ///
+    /// # Errors
+    /// How the peer breaks the protocol.
+    pub(crate) fn received(&mut self, frame: &[u8]) -> Result<Option<Incoming>, FrameError> {
+        let (header, piece) = FrameHeader::decode(frame)?;
+        self.credits.received(header.kind != Kind::Credits, header.credits)?;
+        let (mut message, length) = match (header.kind, self.begun.take()) {
+            (Kind::Credits, begun) => {
+                self.begun = begun;
+                return if piece.is_empty() { Ok(None) } else { Err(FrameError::Length(piece.len(), 0)) };
+            }
+            (Kind::More, Some(begun)) if !piece.is_empty() => begun,
+            (Kind::More, _) | (_, Some(_)) => return Err(FrameError::Order(header.kind as u8)),
+            (_, None) => {
+                let length = length_of(&header, piece)?;
+                (Incoming { header, bytes: std::mem::take(&mut self.spare) }, length)
+            }
+        };
+        let rest = length - message.bytes.len();
+        if piece.len() > rest {
+            return Err(FrameError::Length(piece.len(), rest));
+        }
+        message.bytes.extend_from_slice(piece);
+        if message.bytes.len() == length {
+            return Ok(Some(message));
+        }
+        self.begun = Some((message, length));
+        Ok(None)
+    }
+
+    /// A message was looked at: its memory is for the next one.
+    pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
+        if bytes.capacity() <= MAX_SPARE {
+            bytes.clear();
+            self.spare = bytes;
+        }
+    }
+
+    /// The receive of a frame that took a credit, or not, is the card's again.
+    pub(crate) fn receives_again(&mut self, took_credit: bool) {
+        if took_credit {
+            self.credits.receives_again();
+        }
+    }
+}
+
+/// Whether a frame took a credit, whatever else is wrong with it.
+pub(crate) fn takes_credit(frame: &[u8]) -> bool {
+    frame.first() != Some(&(Kind::Credits as u8))
+}
+
+/// How long the message is that begins with `piece`.
+fn length_of(header: &FrameHeader, piece: &[u8]) -> Result<usize, FrameError> {
+    let cut_off = FrameError::Length(piece.len(), HEADER_LEN);
+    match header.kind {
+        Kind::Request => {
+            let request = RequestHeader::decode(piece.first_chunk().ok_or(cut_off)?)?;
+            let body = within("request body", request.body_len, MAX_REQUEST_BODY)?;
+            Ok(HEADER_LEN + body)
+        }
+        Kind::Reply => {
+            let reply = ReplyHeader::decode(piece.first_chunk().ok_or(cut_off)?)?;
+            let inside = if header.is_written { 0 } else { reply.payload_len };
+            let inside = within("payload that was not written", inside, MAX_INSIDE)?;
+            Ok(HEADER_LEN + reply.body_len as usize + inside)
+        }
+        Kind::Hello | Kind::Welcome | Kind::Credits | Kind::More => Ok(piece.len()),
+    }
+}
+
+fn within(what: &'static str, length: u32, limit: u32) -> Result<usize, WireError> {
+    if length <= limit { Ok(length as usize) } else { Err(WireError::Length { what, length, limit }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_transport::{Op, Provenance, Request};
+    use std::time::Duration;
+
+    use super::*;
+
+    const OFFER: Offer = Offer { credits: 4, frame_length: 256, client_id: None };
+
+    fn request(body: usize) -> (Outgoing, Vec<u8>) {
+        let body = Bytes::from((0..body).map(|at| at as u8).collect::<Vec<_>>());
+        let request = Request::on_path(Op::Stat, body.clone(), Duration::ZERO);
+        let head = RequestHeader::of(1, &request).encode();
+        let whole = [&head[..], &body].concat();
+        (Outgoing { body, ..Outgoing::new(Kind::Request, &head) }, whole)
+    }
+
+    fn next_frame(channel: &mut Channel) -> Option<(Vec<u8>, Post)> {
+        let mut frame = vec![0; OFFER.frame_length as usize];
+        let (post, length) = match channel.next()? {
+            Next::Credits => (Post::default(), channel.fill_credits(&mut frame)),
+            Next::Frame { .. } => (channel.begin(), channel.fill(&mut frame)),
+        };
+        frame.truncate(length);
+        Some((frame, post))
+    }
+
+    #[test]
+    fn a_message_that_is_longer_than_a_frame_arrives_whole_as_far_as_credits_let_it() {
+        let (mut from, mut to) = (Channel::new(&OFFER, &OFFER), Channel::new(&OFFER, &OFFER));
+        let (message, whole) = request(3000);
+        from.push(message);
+        let mut arrived = None;
+        let mut frames = 0;
+        while arrived.is_none() {
+            while let Some((frame, _)) = next_frame(&mut from) {
+                frames += 1;
+                assert_eq!(arrived, None, "nothing comes after the end");
+                arrived = to.received(&frame).unwrap();
+                to.receives_again(takes_credit(&frame));
+            }
+            if let Some((credits, _)) = next_frame(&mut to) {
+                assert_eq!(from.received(&credits), Ok(None));
+            }
+        }
+        assert_eq!(arrived.unwrap().bytes, whole);
+        assert_eq!((frames, from.waiting()), (whole.len().div_ceil(256 - FRAME_HEADER), 0));
+    }
+
+    #[test]
+    fn what_is_written_goes_before_the_first_frame_and_its_key_ends_with_the_last() {
+        let mut from = Channel::new(&OFFER, &OFFER);
+        let (message, _) = request(300);
+        let remote = Remote { address: 5, key: 7 };
+        from.push(Outgoing {
+            write: Some((Spans::new(), remote)),
+            invalidate: Some(7),
+            offered: Some((remote, 3)),
+            ..message
+        });
+        let (first, post) = next_frame(&mut from).unwrap();
+        assert_eq!(FrameHeader::decode(&first).unwrap().0.window(), Some(remote));
+        assert_eq!((post.bind, post.write.map(|(_, to)| to), post.invalidate), (Some(3), Some(remote), None));
+        let (last, post) = next_frame(&mut from).unwrap();
+        assert_eq!(FrameHeader::decode(&last).unwrap().0.window(), None);
+        assert_eq!((post.bind, post.write.map(|(_, to)| to), post.invalidate), (None, None, Some(7)));
+        assert!(post.signalled && next_frame(&mut from).is_none());
+    }
+
+    #[test]
+    fn frames_that_come_where_they_may_not_are_noticed() {
+        let frame = |kind: Kind, bytes: &[u8]| {
+            let header = FrameHeader { kind, is_written: false, credits: 0, remote: Remote::default() };
+            [&header.encode()[..], bytes].concat()
+        };
+        let (_, whole) = request(300);
+        let received = |frames: &[Vec<u8>]| {
+            let mut channel = Channel::new(&Offer { credits: 16, ..OFFER }, &OFFER);
+            let (last, before) = frames.split_last().unwrap();
+            before.iter().for_each(|frame| assert_eq!(channel.received(frame), Ok(None)));
+            channel.received(last)
+        };
+        let begin = || frame(Kind::Request, &whole[..100]);
+        assert_eq!(received(&[frame(Kind::More, &[1])]), Err(FrameError::Order(Kind::More as u8)));
+        assert_eq!(received(&[begin(), frame(Kind::More, &[])]), Err(FrameError::Order(Kind::More as u8)));
+        assert_eq!(received(&[begin(), begin()]), Err(FrameError::Order(Kind::Request as u8)));
+        assert_eq!(received(&[frame(Kind::Request, &whole[..63])]), Err(FrameError::Length(63, HEADER_LEN)));
+        let longer = [&whole[100..], &[0]].concat();
+        assert_eq!(received(&[begin(), frame(Kind::More, &longer)]), Err(FrameError::Length(265, 264)));
+        assert!(received(&[begin(), frame(Kind::More, &whole[100..])]).is_ok_and(|message| message.is_some()));
+        let mut damaged = whole.clone();
+        damaged[20] ^= 1;
+        assert!(matches!(received(&[frame(Kind::Request, &damaged)]), Err(FrameError::Wire(WireError::Checksum))));
+    }
+
+    #[test]
+    fn nobody_makes_us_keep_more_than_the_limits() {
+        let mut channel = Channel::new(&OFFER, &OFFER);
+        let reply = ReplyHeader {
+            id: 1,
+            failure: None,
+            body_len: 0,
+            payload_len: MAX_INSIDE + 1,
+            provenance: Provenance::default(),
+        };
+        let header = FrameHeader { kind: Kind::Reply, is_written: false, credits: 0, remote: Remote::default() };
+        let frame = [&header.encode()[..], &reply.encode()].concat();
+        assert!(matches!(channel.received(&frame), Err(FrameError::Wire(WireError::Length { .. }))));
+    }
+}

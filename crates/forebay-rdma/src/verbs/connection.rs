@@ -1,0 +1,334 @@
+//! A client's connection to one worker over verbs.
+//!
+//! A read says where its payload may be written: through a window onto the caller's buffer, which the card has until the answer has
+//! ended the use of its key. So a caller that leaves leaves its buffer; nobody else has it until then, or until the connection was
+//! drained. Payload up to 4 KiB comes with the answer, and is copied; what there is no window for waits for one.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use forebay_transport::connection::Liveness;
+use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader, set_tag};
+use forebay_transport::{CallError, LinkError, Reply, Request};
+use tokio_util::sync::CancellationToken;
+
+use crate::client_link::{Call, ClientLink, Command, LinkState, landed};
+use crate::gauges::Gauges;
+use crate::options::ClientOptions;
+use crate::verbs::channel::{Incoming, Outgoing};
+use crate::verbs::connecting::connect;
+use crate::verbs::core::Core;
+use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
+use crate::verbs::links::{Link, Receiver};
+use crate::verbs::options::End;
+use crate::wire::{self, Received};
+
+/// An open connection.
+pub(crate) struct Connection {
+    state: LinkState,
+    link: Rc<Link>,
+    gauges: Arc<Gauges>,
+    /// Calls that wait for a window.
+    waiting: RefCell<VecDeque<(Request, Call)>>,
+}
+
+/// A connection that is being made: ended if it does not come to be.
+struct Greeting(Option<Rc<Link>>);
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.take() {
+            link.fail("nobody waits for it any more");
+            link.destroy();
+        }
+    }
+}
+
+impl Connection {
+    /// Sends a request, unless it needs a window that is not free.
+    fn begin(&self, request: Request, mut call: Call) -> Option<(Request, Call)> {
+        let wants_window = request.op.brings_payload() && request.length > MAX_INSIDE;
+        if wants_window && !self.link.with_pair(|pair| pair.has_window()).unwrap_or(true) {
+            return Some((request, call));
+        }
+        let mut offered = None;
+        if wants_window && let Some(into) = call.into.take() {
+            match self.link.with_pair(|pair| pair.expose(into)) {
+                Some(Ok(exposure)) => {
+                    call.window = Some(exposure.window);
+                    offered = Some((exposure.remote, exposure.window));
+                }
+                Some(Err(error)) => {
+                    call.end(Err(self.state.lost(error.to_string()).into()));
+                    return None;
+                }
+                None => {
+                    call.end(Err(self.state.lost("it has ended").into()));
+                    return None;
+                }
+            }
+        }
+        let begun = self.state.calls.borrow_mut().begin(call);
+        match begun {
+            Ok(begun) => self.send(begun.id, &request, offered),
+            // It takes no more; a buffer that was exposed goes with it.
+            Err(call) => call.end(Err(self.state.lost("it takes no more calls").into())),
+        }
+        None
+    }
+
+    fn send(&self, id: u64, request: &Request, offered: Option<(forebay_verbs::Remote, usize)>) {
+        let mut header = RequestHeader::of(id, request).encode();
+        if let Some(pass) = &self.state.pass {
+            set_tag(&mut header, pass.client);
+        }
+        let body = match request.tail.is_empty() {
+            true => request.body.clone(),
+            false => [&request.body[..], &request.tail].concat().into(),
+        };
+        // If it fails, so does the link, which is noticed.
+        self.link.send(Outgoing { body, offered, ..Outgoing::new(Kind::Request, &header) });
+    }
+
+    /// Begins what waits for windows, as far as there are some.
+    fn begin_waiting(&self) {
+        loop {
+            let next = self.waiting.borrow_mut().pop_front();
+            let Some((request, call)) = next else { return };
+            if !call.has_caller() {
+                call.end(Err(self.state.lost("its caller has left").into()));
+                continue;
+            }
+            if let Some(again) = self.begin(request, call) {
+                self.waiting.borrow_mut().push_front(again);
+                return;
+            }
+        }
+    }
+
+    fn on_welcome(&self, message: &Incoming) {
+        if self.state.greeted.get() && self.state.pass.is_some() {
+            return self.gauges.count_forged(&self.state.peer);
+        }
+        self.state.welcomed(check_hello(&self.state.hello, &message.bytes));
+    }
+
+    /// A reply, or a message about the connection; why it breaks the protocol.
+    fn on_reply(&self, message: &Incoming, receive: u32) -> Result<(), String> {
+        let state = &self.state;
+        // Before it has greeted, a peer need not know the pass: it may only say why it does not.
+        if state.greeted.get() && state.pass.is_some_and(|pass| !wire::carries(&message.bytes, pass.server)) {
+            self.gauges.count_forged(&state.peer);
+            return Ok(());
+        }
+        let (header, body, inside) = parts(message)?;
+        if header.id == CONNECTION_ID {
+            state.told(header.failure(&body));
+            return Ok(());
+        }
+        let mut call = state.answered(&header)?;
+        let mut into = match call.window {
+            None => call.into.take(),
+            Some(window) => {
+                let Some(span) = self.link.take_back(window, receive) else {
+                    // The card has the buffer until the connection was drained.
+                    let reason = "an answer leaves its payload's key in use".to_owned();
+                    call.end(Err(state.broke_protocol(reason.clone()).into()));
+                    return Err(reason);
+                };
+                Some(span)
+            }
+        };
+        if message.header.is_written && call.window.is_none() {
+            let reason = "a payload was written where nobody offered a place for it".to_owned();
+            call.end(Err(state.broke_protocol(reason.clone()).into()));
+            return Err(reason);
+        }
+        if let Some(failure) = header.failure(&body) {
+            drop(into);
+            call.end(Err(CallError::Service(failure)));
+        } else {
+            let length = header.payload_len as usize;
+            if !message.header.is_written
+                && let Some(room) = into.as_mut().and_then(|into| into.get_mut(..length))
+            {
+                room.copy_from_slice(inside);
+            }
+            call.end(Ok(Reply { provenance: header.provenance, body, payload: landed(into, length) }));
+        }
+        self.begin_waiting();
+        Ok(())
+    }
+
+    /// Returns when the peer's hello has come and was right.
+    async fn greeted(&self) -> Result<(), LinkError> {
+        loop {
+            if let Some(error) = self.state.broken.borrow_mut().take() {
+                return Err(error);
+            }
+            if self.state.greeted.get() {
+                return Ok(());
+            }
+            tokio::select! {
+                () = self.state.changed.notified() => {}
+                reason = self.link.failed() => {
+                    return Err(LinkError::Connect { peer: self.state.peer.to_string(), reason });
+                }
+            }
+        }
+    }
+}
+
+/// A reply's header, its body, and the payload that came with it.
+fn parts(message: &Incoming) -> Result<(ReplyHeader, Bytes, &[u8]), String> {
+    let cut_off = || "a reply's header is cut off".to_owned();
+    let first = message.bytes.first_chunk::<HEADER_LEN>().ok_or_else(cut_off)?;
+    let header = ReplyHeader::decode(first).map_err(|error| error.to_string())?;
+    let (head, inside) = message.bytes.split_at_checked(HEADER_LEN + header.body_len as usize).ok_or_else(cut_off)?;
+    let data = match message.header.is_written {
+        true => Received::Announced(header.payload_len as usize),
+        false => Received::Here(inside),
+    };
+    let (header, body, _) = wire::reply(head, data)?;
+    Ok((header, body, inside))
+}
+
+impl Receiver for Connection {
+    fn message(&self, _link: &Rc<Link>, message: &Incoming, receive: u32) -> Result<(), String> {
+        self.state.heard.set(Instant::now());
+        match message.header.kind {
+            Kind::Welcome => {
+                self.on_welcome(message);
+                Ok(())
+            }
+            Kind::Reply => self.on_reply(message, receive),
+            Kind::Hello | Kind::Request | Kind::Credits | Kind::More => {
+                Err(format!("a message of kind {} is not for a client", message.header.kind as u8))
+            }
+        }
+    }
+
+    fn broke_protocol(&self, _link: &Rc<Link>, reason: String) {
+        self.state.protocol(reason);
+    }
+}
+
+impl ClientLink for Connection {
+    type Core = Core;
+
+    fn stop(core: &Core) -> &CancellationToken {
+        &core.stop
+    }
+
+    async fn greet(
+        core: &Rc<Core>,
+        peer: &Arc<str>,
+        address: SocketAddr,
+        options: &ClientOptions,
+    ) -> Result<Rc<Self>, LinkError> {
+        // For this attempt: a pass is good for one.
+        let pass = match &options.security {
+            Some(security) => Some(security.pass(core.client_id, peer, options.connect_timeout).await?),
+            None => None,
+        };
+        let offer = Offer { client_id: pass.map(|_| core.client_id), ..End::Client.offer() };
+        let link = connect(core, address, options.bind, offer, options.connect_timeout).await;
+        let link = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
+        let mut greeting = Greeting(Some(Rc::clone(&link)));
+        let connection = Rc::new(Self {
+            state: LinkState::new(peer, pass, options),
+            link,
+            gauges: Arc::clone(&core.gauges),
+            waiting: RefCell::default(),
+        });
+        let receiver: Weak<Self> = Rc::downgrade(&connection);
+        connection.link.set_receiver(receiver);
+        let tag = pass.map_or(0, |pass| pass.client);
+        connection.link.send(Outgoing::new(Kind::Hello, &hello(&connection.state.hello, tag)));
+        connection.greeted().await?;
+        greeting.0 = None;
+        core.gauges.count_connection();
+        tracing::info!(
+            peer = &**peer,
+            card = core.registration.domain().device().name(),
+            "RDMA client connected by verbs"
+        );
+        Ok(connection)
+    }
+
+    fn state(&self) -> &LinkState {
+        &self.state
+    }
+
+    fn start(
+        self: &Rc<Self>,
+        _core: &Rc<Core>,
+        request: Request,
+        mut call: Call,
+        liveness: &mut Liveness,
+    ) -> Option<Command> {
+        if !self.state.calls.borrow().is_accepting() {
+            return Some(Command::Call(request, call));
+        }
+        if let Some(timing) = &mut call.timing {
+            timing.sent();
+        }
+        if !self.watch() {
+            liveness.heard(Instant::now());
+        }
+        // In their turn.
+        self.waiting.borrow_mut().push_back((request, call));
+        self.begin_waiting();
+        None
+    }
+
+    fn ping(&self, _core: &Core, request: &Request) {
+        self.send(CONNECTION_ID, request, None);
+    }
+
+    /// A buffer that the peer may write to stays until the answer has come.
+    fn sweep(&self) {
+        let mut calls = self.state.calls.borrow_mut();
+        let mut left = Vec::new();
+        for (id, call) in calls.calls_mut() {
+            if !call.has_caller() {
+                call.into = None;
+                left.push(id);
+            }
+        }
+        for id in left {
+            calls.abandon(id);
+        }
+        drop(calls);
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        let (stay, leave): (VecDeque<_>, VecDeque<_>) = waiting.into_iter().partition(|(_, call)| call.has_caller());
+        *self.waiting.borrow_mut() = stay;
+        leave.into_iter().for_each(|(_, call)| call.end(Err(self.state.lost("its caller has left").into())));
+    }
+
+    fn watch(&self) -> bool {
+        self.state.calls.borrow_mut().watch() || !self.waiting.borrow().is_empty()
+    }
+
+    /// Calls that wait have nothing under way.
+    fn forget(&self, core: &Core) {
+        core.gauges.discount_connection();
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        waiting
+            .into_iter()
+            .for_each(|(_, call)| call.end(Err(self.state.lost("it ended before they were sent").into())));
+    }
+
+    async fn failed(&self) -> String {
+        self.link.failed().await
+    }
+
+    async fn close(&self) {
+        self.link.close().await;
+    }
+}

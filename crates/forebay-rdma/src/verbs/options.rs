@@ -1,0 +1,147 @@
+//! What can be set of the transport over verbs, and what it asks of a card.
+
+use std::time::Duration;
+
+use forebay_memory::Pool;
+use forebay_types::ByteSize;
+use forebay_verbs::{Handshake, QueuePairOptions};
+use tokio_util::sync::CancellationToken;
+
+use crate::verbs::credits::RESERVE;
+use crate::verbs::frame::{FRAME_HEADER, MAX_INSIDE, Offer};
+
+/// How long an I/O thread busy-polls unless told otherwise: as over UCX.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long a connection may be without acknowledgement from the peer's card unless told otherwise: less than silence takes to mean death.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(4);
+/// How often a message that was not acknowledged is sent again: as often as can be said.
+const RETRIES: u8 = 7;
+/// How often one is for which the peer has no receive. Credits keep that from happening.
+const RECEIVER_NOT_READY_RETRIES: u8 = 2;
+/// Requests of a send queue, of which a reply of a block in single sectors takes nine.
+const REQUESTS: u32 = 128;
+/// Messages under way that do not fit into their request.
+const FRAMES: u32 = 16;
+/// Bytes of a request's frame, so that it needs no memory of its own: 96 where there is no body.
+const INLINE: u32 = 96;
+/// Reads of one connection whose payload is on its way; further ones wait.
+const WINDOWS: usize = 256;
+/// Frames that a server takes, of a size that fits a request with a path or a description.
+const OF_SERVER: Offer = Offer { credits: 32, frame_length: 1024, client_id: None };
+/// Frames that a client takes: a header, its body, and payload that goes with them.
+const OF_CLIENT: Offer =
+    Offer { credits: 64, frame_length: (FRAME_HEADER + 64 + 960) as u32 + MAX_INSIDE, client_id: None };
+
+/// What an I/O thread over verbs is to use.
+#[derive(Clone, Debug)]
+pub struct VerbsOptions {
+    /// The I/O thread's name, for logs: the card's.
+    pub name: String,
+    /// The card's name, as `rdma link` has it: `mlx5_0`.
+    pub device: String,
+    /// The byte that carries the DSCP over RoCE, and from which InfiniBand's subnet manager chooses a service level. `None`: the system's
+    /// choice.
+    pub traffic_class: Option<u8>,
+    /// How long a connection may be without acknowledgement from the peer's card before it is broken.
+    pub unacknowledged: Duration,
+    /// Memory that payload comes from, or goes to.
+    pub pool: Pool,
+    /// How much of it to register at start. The rest works too, but is registered for each use.
+    pub registered: ByteSize,
+    /// How long its thread, and a caller whose call is the only one, ask for the next message before they sleep.
+    pub spin: Duration,
+    /// Once this is cancelled, no caller waits for the thread any more: it does not start, and registers nothing more.
+    pub given_up: CancellationToken,
+}
+
+impl VerbsOptions {
+    /// An I/O thread for the card `device`, with `registered` of `pool` registered at start.
+    #[must_use]
+    pub fn new(device: impl Into<String>, pool: Pool, registered: ByteSize) -> Self {
+        let device = device.into();
+        Self {
+            name: device.clone(),
+            device,
+            traffic_class: None,
+            unacknowledged: UNACKNOWLEDGED,
+            pool,
+            registered,
+            spin: SPIN,
+            given_up: CancellationToken::new(),
+        }
+    }
+}
+
+/// What is asked of the fabric.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fabric {
+    pub(crate) traffic_class: Option<u8>,
+    pub(crate) unacknowledged: Duration,
+}
+
+impl Fabric {
+    /// Tells rdma_cm, as far as the kernel lets it be told.
+    pub(crate) fn set(&self, id: &forebay_verbs::Id) {
+        let class = self.traffic_class.map_or(Ok(()), |class| id.set_traffic_class(class));
+        for outcome in [class, id.set_ack_timeout(self.unacknowledged, RETRIES)] {
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "a setting of an RDMA connection is left to the system");
+            }
+        }
+    }
+}
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Client,
+    Server,
+}
+
+impl End {
+    /// What it takes.
+    pub(crate) const fn offer(self) -> Offer {
+        match self {
+            Self::Client => OF_CLIENT,
+            Self::Server => OF_SERVER,
+        }
+    }
+
+    /// Its queue pair, where the other end takes `theirs`.
+    pub(crate) fn queue_pair(self, theirs: &Offer) -> QueuePairOptions {
+        let ours = self.offer();
+        QueuePairOptions {
+            receives: u32::from(ours.credits + RESERVE),
+            receive_length: ours.frame_length as usize,
+            requests: REQUESTS,
+            frames: FRAMES,
+            frame_length: theirs.frame_length as usize,
+            inline: INLINE,
+            windows: if self == Self::Client { WINDOWS } else { 0 },
+        }
+    }
+}
+
+/// What is told to rdma_cm with this offer.
+pub(crate) fn handshake(offer: &[u8]) -> Handshake<'_> {
+    Handshake { private_data: offer, retries: RETRIES, receiver_not_ready_retries: RECEIVER_NOT_READY_RETRIES }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_transport::wire::{HEADER_LEN, MAX_BODY_BESIDE_PAYLOAD};
+
+    use super::*;
+
+    #[test]
+    fn what_most_messages_are_fits_into_one_frame_and_both_ends_take_each_others_offers() {
+        assert_eq!(
+            OF_CLIENT.frame_length,
+            FRAME_HEADER as u32 + HEADER_LEN as u32 + MAX_BODY_BESIDE_PAYLOAD + MAX_INSIDE
+        );
+        assert!(INLINE as usize >= FRAME_HEADER + HEADER_LEN);
+        for offer in [OF_CLIENT, OF_SERVER] {
+            assert_eq!(Offer::decode(&offer.encode()), Ok(offer));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The transport over verbs, on the two devices that the environment names, and peers there that break the protocol.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_memory::Pool;
+use forebay_rdma::verbs::{VerbsOptions, VerbsServer, VerbsThread};
+use forebay_rdma::{ClientOptions, RdmaTransport, ServerOptions, ServerSecurity};
+use forebay_transport::Service;
+use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
+use forebay_verbs::{
+    CompletionChannel, CompletionQueue, Device, Domain, Ended, Event, EventChannel, EventKind, Handshake, Id, Library,
+    Post, QueuePair, QueuePairOptions, Registration,
+};
+
+use super::{BLOCK_SIZE, CLUSTER, client_options, ours, pool, skipped};
+
+/// Names the devices and their addresses: `rxe0,10.77.0.1,rxe1,10.77.0.2`, the server's first.
+const DEVICES: &str = "FOREBAY_TEST_VERBS";
+/// How long what must happen may take, on an emulated machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The kinds of frames.
+pub(crate) const HELLO: u8 = 1;
+pub(crate) const REQUEST: u8 = 2;
+pub(crate) const REPLY: u8 = 3;
+pub(crate) const WELCOME: u8 = 4;
+pub(crate) const CREDITS: u8 = 5;
+pub(crate) const MORE: u8 = 6;
+
+/// The two devices.
+pub(crate) struct Devices {
+    pub(crate) server: (String, IpAddr),
+    pub(crate) client: (String, IpAddr),
+}
+
+/// The devices, or `None` with a word about why not.
+pub(crate) fn devices() -> Option<Devices> {
+    let Ok(named) = std::env::var(DEVICES) else {
+        skipped(format!("{DEVICES} names no devices; in the virtual machine it does (make test-rdma)"));
+        return None;
+    };
+    let [server, server_address, client, client_address] = named.split(',').collect::<Vec<_>>()[..] else {
+        panic!("{DEVICES} is {named}")
+    };
+    let address = |text: &str| text.parse().unwrap();
+    Some(Devices {
+        server: (server.to_owned(), address(server_address)),
+        client: (client.to_owned(), address(client_address)),
+    })
+}
+
+impl Devices {
+    fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+        let registered = pool.capacity();
+        let options = VerbsOptions::new(device, pool, registered);
+        Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
+    }
+
+    pub(crate) async fn serve(
+        &self,
+        port: u16,
+        service: Arc<dyn Service>,
+        security: Option<ServerSecurity>,
+    ) -> VerbsServer {
+        let address = SocketAddr::new(self.server.1, port);
+        let options = ServerOptions { security, ..ServerOptions::new(address, CLUSTER, BLOCK_SIZE) };
+        VerbsServer::bind(Self::thread(&self.server, pool(8)), options, service).await.unwrap()
+    }
+
+    /// A link whose thread has `memory` registered.
+    pub(crate) fn link(&self, server: SocketAddr, options: ClientOptions, memory: Pool) -> Arc<RdmaTransport> {
+        let options = ClientOptions { bind: Some(self.client.1), ..options };
+        let thread = Self::thread(&self.client, memory);
+        Arc::new(RdmaTransport::over_verbs(server.to_string(), thread, options))
+    }
+
+    /// A link that behaves.
+    pub(crate) fn good_link(&self, server: SocketAddr) -> Arc<RdmaTransport> {
+        self.link(server, client_options(), pool(8))
+    }
+}
+
+/// What a peer by hand tells rdma_cm: that it takes so many frames of so many bytes.
+pub(crate) fn offer(credits: u16, frame_length: u32) -> Vec<u8> {
+    let mut offer = b"FBVB\x01\x00".to_vec();
+    offer.extend_from_slice(&credits.to_le_bytes());
+    offer.extend_from_slice(&frame_length.to_le_bytes());
+    offer.resize(24, 0);
+    offer
+}
+
+/// A frame that returns credits.
+pub(crate) fn frame_with(kind: u8, credits: u16, (key, address): (u32, u64), message: &[u8]) -> Vec<u8> {
+    let mut frame = vec![kind, 0];
+    frame.extend_from_slice(&credits.to_le_bytes());
+    frame.extend_from_slice(&key.to_le_bytes());
+    frame.extend_from_slice(&address.to_le_bytes());
+    frame.extend_from_slice(message);
+    frame
+}
+
+pub(crate) fn frame(kind: u8, message: &[u8]) -> Vec<u8> {
+    frame_with(kind, 0, (0, 0), message)
+}
+
+pub(crate) fn hello() -> Vec<u8> {
+    [&ours().encode()[..], &[0; 8]].concat()
+}
+
+/// A peer by hand, on this thread.
+pub(crate) struct Raw {
+    events: Rc<EventChannel>,
+    queue: Rc<CompletionQueue>,
+    pub(crate) registration: Arc<Registration>,
+}
+
+impl Raw {
+    pub(crate) fn new((device, _): &(String, IpAddr)) -> Self {
+        let library = Library::load().unwrap();
+        let device = Device::open(library, device).unwrap();
+        let channel = CompletionChannel::new(&device).unwrap();
+        let queue = CompletionQueue::new(&channel, 4096).unwrap();
+        let memory = pool(8);
+        let registration = Registration::growing(&Domain::new(device).unwrap(), &memory, memory.capacity());
+        registration.grow_with(memory.capacity(), |_| true).unwrap();
+        Self { events: EventChannel::new(library).unwrap(), queue, registration: Arc::new(registration) }
+    }
+
+    /// The next event that is about more than that a number may be used again.
+    fn event(&self, what: &str) -> Event {
+        let event =
+            wait(what, || self.events.next_event().unwrap().filter(|event| event.kind != EventKind::TimewaitExit));
+        println!("{what}: {event:?}");
+        event
+    }
+
+    /// Connects; the words of a rejection otherwise.
+    pub(crate) fn connect(&self, devices: &Devices, to: SocketAddr, offer: &[u8]) -> Result<RawPair<'_>, String> {
+        let id = Id::new(&self.events).unwrap();
+        id.resolve_address(Some(SocketAddr::new(devices.client.1, 0)), to, PATIENCE).unwrap();
+        assert_eq!(self.event("an address").kind, EventKind::AddressResolved);
+        id.resolve_route(PATIENCE).unwrap();
+        assert_eq!(self.event("a way").kind, EventKind::RouteResolved);
+        let pair = RawPair::new(self, id);
+        pair.pair.connect(handshake(offer)).unwrap();
+        let answer = self.event("an answer");
+        match answer.kind {
+            EventKind::Established => Ok(pair),
+            _ => Err(String::from_utf8_lossy(&answer.private_data).trim_end_matches('\0').to_owned()),
+        }
+    }
+
+    pub(crate) fn listen(&self, address: IpAddr) -> (Id, SocketAddr) {
+        let listener = Id::new(&self.events).unwrap();
+        listener.listen(SocketAddr::new(address, 0)).unwrap();
+        let address = listener.local_address().unwrap();
+        (listener, address)
+    }
+
+    /// Accepts the next connection, and answers its hello; with the request that follows, and the frame's key and address.
+    pub(crate) fn serve_one(&self) -> (RawPair<'_>, Vec<u8>) {
+        let request = wait("a client", || {
+            let event = self.events.next_event().unwrap()?;
+            event.request
+        });
+        let mut pair = RawPair::new(self, request);
+        pair.pair.accept(handshake(&offer(32, 1024))).unwrap();
+        assert_eq!(pair.hear("a hello")[0], HELLO);
+        pair.send(&frame(WELCOME, &hello()), Post::default());
+        let request = pair.hear("a request");
+        assert_eq!(request[0], REQUEST);
+        (pair, request)
+    }
+}
+
+fn handshake(offer: &[u8]) -> Handshake<'_> {
+    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7 }
+}
+
+/// What `poll` gives in the end.
+pub(crate) fn wait<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = poll() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A connection of one.
+pub(crate) struct RawPair<'a> {
+    raw: &'a Raw,
+    pair: QueuePair,
+    heard: VecDeque<Vec<u8>>,
+    is_broken: bool,
+}
+
+impl<'a> RawPair<'a> {
+    fn new(raw: &'a Raw, id: Id) -> Self {
+        let options = QueuePairOptions {
+            receives: 64,
+            receive_length: 8192,
+            requests: 128,
+            frames: 64,
+            frame_length: 8192,
+            inline: 96,
+            windows: 0,
+        };
+        let pair = QueuePair::new(id, &raw.registration, &raw.queue, &options).unwrap();
+        Self { raw, pair, heard: VecDeque::new(), is_broken: false }
+    }
+
+    pub(crate) fn send(&mut self, frame: &[u8], post: Post) {
+        self.poll();
+        let post = Post { signalled: true, ..post };
+        // If it fails, the connection has.
+        let _ = self.pair.send(post, |place| {
+            place[..frame.len()].copy_from_slice(frame);
+            frame.len()
+        });
+    }
+
+    fn poll(&mut self) {
+        let mut ended = Vec::new();
+        self.raw.queue.poll(&mut ended).unwrap();
+        for completion in ended {
+            match self.pair.ended(completion) {
+                Ended::Received { receive, length } => {
+                    self.heard.push_back(self.pair.message_in(receive, length).to_vec());
+                    self.is_broken |= self.pair.receive_again(receive).is_err();
+                }
+                Ended::Sent => {}
+                Ended::Failed(_) | Ended::Flushed => self.is_broken = true,
+            }
+        }
+        if let Some(event) = self.raw.events.next_event().unwrap() {
+            self.is_broken |= event.kind == EventKind::Disconnected;
+        }
+    }
+
+    /// The next frame, but for those of credits alone.
+    pub(crate) fn hear(&mut self, what: &str) -> Vec<u8> {
+        wait(what, || {
+            self.poll();
+            let heard = self.heard.pop_front().filter(|frame| frame[0] != CREDITS);
+            assert!(heard.is_some() || !self.is_broken, "{what}: the connection has ended");
+            heard
+        })
+    }
+
+    /// The header and the text of the next reply.
+    pub(crate) fn reply(&mut self, what: &str) -> (ReplyHeader, Vec<u8>) {
+        let frame = self.hear(what);
+        assert_eq!(frame[0], REPLY, "{what}");
+        let (header, rest) = frame[16..].split_first_chunk::<HEADER_LEN>().unwrap();
+        (ReplyHeader::decode(header).unwrap(), rest.to_vec())
+    }
+
+    /// Waits until the connection has ended.
+    pub(crate) fn ends(&mut self, what: &str) {
+        wait(what, || {
+            self.poll();
+            self.is_broken.then_some(())
+        });
+    }
+}

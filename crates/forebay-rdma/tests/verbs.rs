@@ -1,0 +1,93 @@
+//! The suite that every transport passes, over verbs, where there are two devices: as it is, and between two ends that prove who they
+//! are.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use common::admission::{Admitting, HOUR, worker_of};
+use common::verbs::{Devices, devices};
+use forebay_identity::LiveIdentity;
+use forebay_identity::testing::Cluster;
+use forebay_rdma::verbs::VerbsServer;
+use forebay_rdma::{ClientOptions, ClientSecurity, RdmaTransport, ServerSecurity};
+use forebay_transport::conformance::Fixture;
+use forebay_transport::{LocalTransport, Service, Transport, TransportKind};
+use forebay_types::Role;
+use tokio::sync::Mutex;
+
+/// A worker and a client over verbs, of which the client may have to be admitted; without devices, what holds for every transport is shown
+/// of the local one.
+enum Verbs<const PROVES: bool> {
+    Real {
+        devices: Devices,
+        service: Arc<dyn Service>,
+        address: SocketAddr,
+        security: Option<ServerSecurity>,
+        server: Mutex<Option<VerbsServer>>,
+        transport: Arc<RdmaTransport>,
+    },
+    Absent(Arc<LocalTransport>),
+}
+
+fn proofs() -> (ServerSecurity, ClientSecurity) {
+    let live = LiveIdentity::new(worker_of(&Cluster::new(), None));
+    let passes = Arc::default();
+    let client = ClientSecurity::over(Admitting::new(&passes, Role::Admin, [HOUR; 2]));
+    (ServerSecurity { live, passes, accepts_plain: false }, client)
+}
+
+#[async_trait::async_trait]
+impl<const PROVES: bool> Fixture for Verbs<PROVES> {
+    async fn start(service: Arc<dyn Service>) -> Self {
+        let Some(devices) = devices() else { return Self::Absent(Arc::new(LocalTransport::new(service))) };
+        let (security, of_client) = PROVES.then(proofs).unzip();
+        let server = devices.serve(0, service.clone(), security.clone()).await;
+        let address = server.local_addr();
+        let options = ClientOptions { security: of_client, ..common::client_options() };
+        let transport = devices.link(address, options, common::pool(8));
+        Self::Real { devices, service, address, security, server: Mutex::new(Some(server)), transport }
+    }
+
+    fn transport(&self) -> Arc<dyn Transport> {
+        match self {
+            Self::Real { transport, .. } => transport.clone(),
+            Self::Absent(local) => local.clone(),
+        }
+    }
+
+    fn carries_changes(&self) -> bool {
+        matches!(self, Self::Real { security: None, .. } | Self::Absent(_))
+    }
+
+    async fn kill(&self) -> bool {
+        let Self::Real { server, .. } = self else { return false };
+        if let Some(server) = server.lock().await.take() {
+            server.close().await;
+        }
+        true
+    }
+
+    async fn revive(&self) {
+        if let Self::Real { devices, service, address, security, server, .. } = self {
+            let revived = devices.serve(address.port(), service.clone(), security.clone()).await;
+            *server.lock().await = Some(revived);
+        }
+    }
+}
+
+mod as_it_is {
+    forebay_transport::transport_conformance!(super::Verbs<false>);
+}
+
+mod with_proof {
+    forebay_transport::transport_conformance!(super::Verbs<true>);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_says_what_it_is() {
+    let Some(devices) = devices() else { return };
+    let link = devices.good_link(SocketAddr::new(devices.server.1, 1));
+    assert_eq!(link.kind(), TransportKind::Verbs);
+}

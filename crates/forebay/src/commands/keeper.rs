@@ -1,0 +1,55 @@
+//! `forebay keeper`: has what a mount lives by while no process serves it.
+//!
+//! A mount with `fuse.survive_crash` starts one, or finds it. It holds descriptors and memory and understands neither; it starts the
+//! process of the mount again where that was in the background; and it ends with the mount.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use forebay_config::Config;
+use forebay_node::keeping;
+use tracing::debug;
+
+use crate::{logging, runtime};
+
+/// Keep a mount while the process that serves it is started again
+///
+/// A mount with fuse.survive_crash starts this command by itself: there is nothing to be done by hand. The keeper holds
+/// the kernel's connection and the state of the mount. When the process of the mount is killed, programs that use the
+/// mount wait, and the keeper gives what it holds to the next process. It starts that process if the mount was in the
+/// background. If none serves the mount for 5 minutes, or the mount is unmounted, the keeper ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay mount /mnt/data --workers node1:29999 -o fuse.survive_crash=true     # starts a keeper
+  forebay keeper --socket /run/forebay/private/0123456789ab.keeper.sock")]
+pub(crate) struct Args {
+    /// Where processes of the mount reach it
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When it cannot listen, or another keeper does.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let socket =
+        std::path::absolute(&args.socket).with_context(|| format!("cannot resolve {}", args.socket.display()))?;
+    logging::to_stderr(&Config::default(), Config::default().log_level)?;
+    on_its_own();
+    runtime::on_one_thread(keeping::keep(&socket))
+}
+
+/// What happens to a terminal does not reach it, nor does it keep a directory in use; and there is no reason to end it for its memory.
+fn on_its_own() {
+    // It fails for the first of its session, which is on its own already.
+    if let Err(error) = rustix::process::setsid() {
+        debug!(%error, "no session of its own");
+    }
+    let done =
+        std::env::set_current_dir(Path::new("/")).and_then(|()| std::fs::write("/proc/self/oom_score_adj", "-500"));
+    if let Err(error) = done {
+        debug!(%error, "only root makes it the last to be ended when memory is short");
+    }
+}
