@@ -89,7 +89,7 @@ enum Before {
     /// This process has all that one had, and nobody serves the mount.
     Released(Box<Held>),
     /// It has died, and this process has what was kept.
-    Died(Left),
+    Died(Box<Left>),
 }
 
 impl Starting<'_> {
@@ -224,7 +224,7 @@ impl Starting<'_> {
         let mountpoint = mountpoint::resolve(mountpoint)?;
         if let Some(left) = self.kept(&mountpoint).await? {
             self.mountpoint = Some(mountpoint);
-            return Ok(Before::Died(left));
+            return Ok(Before::Died(Box::new(left)));
         }
         let Some(patience) = plan.replaces else { return Ok(Before::Nobody) };
         let Some(running) = Running::find(&mountpoint)? else { return Ok(Before::Nobody) };
@@ -447,7 +447,7 @@ impl Starting<'_> {
             }
             Before::Died(left) => {
                 let successor = mounted::prepare(mountpoint, offer, loaded, survival);
-                mounted::recover(Self::unless_cancelled(cancelled, successor).await?, left).await
+                mounted::recover(Self::unless_cancelled(cancelled, successor).await?, *left).await
             }
             Before::Released(held) => {
                 let successor = mounted::prepare(mountpoint, offer, loaded, survival);

@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 
 /// A worker and a client over verbs, of which the client may have to be admitted; without devices, what holds for every transport is shown
 /// of the local one.
+#[expect(clippy::large_enum_variant, reason = "there are few")]
 enum Verbs<const PROVES: bool> {
     Real {
         devices: Devices,

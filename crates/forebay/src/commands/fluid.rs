@@ -11,7 +11,6 @@ mod runtime_config;
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
