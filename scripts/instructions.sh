@@ -30,12 +30,19 @@ counted() { # who, how many hits
 }
 
 status=0
+worker=0
 while read -r who equals limit _; do
     [ "$equals" = "=" ] || continue
     few=$(counted "$who" 1000)
     many=$(counted "$who" 11000)
     each=$(((many - few) / 10000))
     echo "instructions of a hit, $who: $each of $limit"
+    [ "$who" != worker ] || worker=$each
+    # Of one build, whatever it inlines.
+    if [ "$who" = proved ] && [ $((each * 50)) -gt $((worker * 51)) ]; then
+        echo "too many: a proof may cost a fiftieth of $worker"
+        status=1
+    fi
     if [ "$each" -gt "$limit" ]; then
         echo "too many: find out which with callgrind_annotate, or raise the limit in tests/instructions.toml and say why"
         status=1

@@ -23,6 +23,8 @@ use crate::serving::MountShared;
 
 /// How often it is looked whether requests are answered.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(1);
+/// Longer than a mount takes to start its threads.
+const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
 /// What becomes of a session that has paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,16 +127,16 @@ impl HandOver {
         (Self { shared, agreed, pauser, pausing, decide, is_detached: Arc::default() }, decisions)
     }
 
-    /// Why the mount cannot be given away, whoever asks for it.
+    /// Why the mount cannot be given away, whoever asks for it. Waits for one that begins to be served at this moment.
     #[must_use]
     pub fn cannot(&self) -> Option<Refusal> {
         if self.is_detached() || self.shared.ended.is_cancelled() {
             return Some(Refusal::Detached);
         }
-        match self.shared.carried().map(|carried| carried.channel) {
+        // Requests may be answered a moment before it is known how.
+        match self.shared.carried_within(SETTLES_WITHIN).map(|carried| carried.channel) {
             Some(Channel::Device { .. }) => None,
             Some(Channel::Uring(_)) => Some(Refusal::Uring),
-            // It begins to be served at this moment.
             None => Some(Refusal::Busy),
         }
     }

@@ -142,9 +142,9 @@ impl MountShared {
         self.kept.get()
     }
 
-    /// How requests come from the kernel, if that is settled.
-    pub(crate) fn carried(&self) -> Option<ChannelInUse> {
-        self.served.get()?.carried()
+    /// How requests come from the kernel; waits until that is settled, but not longer than `within`.
+    pub(crate) fn carried_within(&self, within: Duration) -> Option<ChannelInUse> {
+        self.served.get()?.wait(within)
     }
 
     /// No program waits for answers any more. With an `error`, the mount is there but cannot be served, and is taken

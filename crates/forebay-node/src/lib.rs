@@ -55,6 +55,7 @@ mod plan;
 mod private_coordinator;
 pub mod process;
 pub mod rdma;
+mod reloading;
 pub mod report;
 mod s3;
 pub mod security;

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay_client::Client;
 use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
@@ -23,18 +22,17 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::{error, info};
+use tracing::info;
 
 use crate::audit::AuditLog;
 use crate::binding;
 use crate::cluster::Cluster;
 use crate::error::{Exit, Fault};
+use crate::reloading::look_after;
 use crate::security::{self, Security};
 
 /// Where an endpoint listens that no setting gives a port.
 const PORT: u16 = 9000;
-/// How often the file of keys is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// The bucket of an origin that has no name which a bucket can have.
 const UNNAMED: &str = "data";
 
@@ -90,7 +88,8 @@ impl S3 {
         if let Some(mounts) = &mounts {
             following.spawn(follow(mounts.records(), Arc::clone(&lists)));
         }
-        following.spawn(look_after(Arc::clone(&keys)));
+        let looked_after = Arc::clone(&keys);
+        following.spawn(look_after("keys of the S3 endpoint", move || looked_after.look()));
         let address = address(config)?;
         let cannot = |error| {
             let what = format!("the S3 endpoint cannot listen at {address}: {error}");
@@ -222,30 +221,6 @@ async fn follow(mut records: watch::Receiver<Option<Arc<BTreeMap<String, MountRe
         // An error says that this process ends.
         if records.changed().await.is_err() {
             return;
-        }
-    }
-}
-
-/// Looks at the file of keys until it is aborted.
-async fn look_after(keys: Arc<Keyring>) {
-    let mut complained = None;
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let looking = Arc::clone(&keys);
-        let Ok(looked) = tokio::task::spawn_blocking(move || looking.look()).await else { return };
-        match looked {
-            Ok(is_new) => {
-                complained = None;
-                if is_new {
-                    info!("keys of the S3 endpoint reloaded");
-                }
-            }
-            // Said once for each change.
-            Err(reason) if complained.as_ref() == Some(&reason.to_string()) => {}
-            Err(reason) => {
-                error!(%reason, "keys of the S3 endpoint cannot be reloaded: the previous ones stay in use");
-                complained = Some(reason.to_string());
-            }
         }
     }
 }

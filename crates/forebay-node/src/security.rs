@@ -25,9 +25,8 @@ use tokio::task::JoinSet;
 use tracing::{error, info};
 
 use crate::error::{Exit, Fault};
+use crate::reloading::{self, LOOK_EVERY};
 
-/// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// How long a certificate lasts that a process makes for itself.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Longest name of an identity.
@@ -212,7 +211,7 @@ impl Security {
     fn access(&self, config: &Config) -> Result<Access, Fault> {
         let tokens = LiveTokens::open(token_files(config)).map_err(unusable)?;
         let access = Access::proved(&self.live, Arc::clone(&tokens), self.accepts_plain).map_err(unusable)?;
-        self.looking.lock().spawn(look_after_tokens(tokens));
+        self.looking.lock().spawn(reloading::look_after("tokens", move || tokens.look()));
         Ok(access)
     }
 
@@ -358,30 +357,6 @@ async fn look_after(mut watch: Watch, live: Arc<LiveIdentity>) {
         }
         if denied.is_some_and(|denied| live.deny(denied)) {
             info!("denied identities changed, and are in use; certificates are as they were");
-        }
-    }
-}
-
-/// Looks at the files of tokens until it is aborted.
-async fn look_after_tokens(tokens: Arc<LiveTokens>) {
-    let mut told = None;
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let looking = Arc::clone(&tokens);
-        let Ok(looked) = tokio::task::spawn_blocking(move || looking.look()).await else { return };
-        match looked {
-            Ok(is_new) => {
-                told = None;
-                if is_new {
-                    info!("tokens reloaded");
-                }
-            }
-            // Said once for each change.
-            Err(reason) if told.as_ref() == Some(&reason.to_string()) => {}
-            Err(reason) => {
-                error!(%reason, "tokens cannot be reloaded: the previous ones stay in use");
-                told = Some(reason.to_string());
-            }
         }
     }
 }

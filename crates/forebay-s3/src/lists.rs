@@ -45,7 +45,7 @@ impl Names for SeenNames<'_> {
 }
 
 /// A listing as both versions of the operation tell it.
-struct Told {
+struct ListPage {
     contents: Vec<Object>,
     prefixes: Vec<CommonPrefix>,
     /// The last key, after which the next page begins.
@@ -72,7 +72,7 @@ impl Encoding {
     }
 }
 
-impl Told {
+impl ListPage {
     fn of(page: Page, encoding: Encoding) -> Self {
         let next = page.next().map(str::to_owned);
         let (mut contents, mut prefixes) = (Vec::new(), Vec::new());
@@ -185,7 +185,7 @@ impl Served {
         query: &Query,
         fresh: bool,
         encoding: Encoding,
-    ) -> S3Result<Told> {
+    ) -> S3Result<ListPage> {
         let root = self.reach_bucket(caller, bucket, Permission::Read)?;
         let directory = query.prefix.rsplit_once('/').and_then(|(directory, _)| place(&root, directory));
         if let Some(directory) = directory {
@@ -196,7 +196,7 @@ impl Served {
         if page.listed.is_empty() {
             self.check_bucket(bucket).await?;
         }
-        Ok(Told::of(page, encoding))
+        Ok(ListPage::of(page, encoding))
     }
 
     pub(crate) async fn list_buckets(

@@ -10,6 +10,7 @@ mod config_args;
 mod coordinator_args;
 mod daemon;
 mod exit;
+mod foreground;
 mod holders;
 mod logging;
 mod mounting;

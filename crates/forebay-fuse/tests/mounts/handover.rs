@@ -168,6 +168,19 @@ fn a_server_that_is_not_replaced_after_all_serves_on() {
 }
 
 #[test]
+fn a_server_that_has_just_begun_is_replaced_as_any_other() {
+    on_the_device!();
+    let mut mounted = mounted();
+    let file = mounted.open_direct("file");
+    for _ in 0..30 {
+        replace(&mut mounted, &options());
+    }
+    let mut bytes = vec![0; SIZE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == pattern(SIZE, 1));
+}
+
+#[test]
 fn a_server_that_is_asked_again_at_once_answers_nothing_of_what_it_gave_away() {
     on_the_device!();
     let mut mounted = mounted();

@@ -1,12 +1,9 @@
 //! `forebay coordinator`: jobs, the REST interface and the web page, in the foreground.
 
-use forebay_node::{Node, NodeBuilder};
-use tracing::{info, warn};
+use forebay_node::Node;
 
 use crate::config_args::{ClusterArgs, ConfigArgs};
-use crate::service::Service;
-use crate::signals::{self, Signals};
-use crate::{logging, output, runtime};
+use crate::{foreground, logging, output, runtime};
 
 /// Run the coordinator: jobs, the REST API and the web page
 ///
@@ -34,24 +31,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let loaded = args.config.load(args.cluster.settings())?;
     logging::start(&loaded.config)?;
-    runtime::block_on(serve(Node::builder().config(loaded).coordinator()))
-}
-
-async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
-    let mut signals = Signals::take()?;
-    let service = Service::of_environment();
-    let node = signals::start(&mut signals, node).await?;
-    if let Some(address) = node.addresses().coordinator {
-        output::say(&format!("coordinator listening on {address}"));
-    }
-    let signal = service.follow(node.ready(), signals.next()).await;
-    info!(signal, "ending");
-    tokio::select! {
-        ended = node.shutdown() => {
-            ended?;
-            info!("ended");
+    runtime::block_on(foreground::serve(Node::builder().config(loaded).coordinator(), |addresses| {
+        if let Some(address) = addresses.coordinator {
+            output::say(&format!("coordinator listening on {address}"));
         }
-        signal = signals.next() => warn!(signal, "ending at once"),
-    }
-    Ok(())
+    }))
 }

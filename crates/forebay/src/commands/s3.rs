@@ -1,12 +1,9 @@
 //! `forebay s3`: an S3 endpoint of what workers serve, in the foreground, as systemd and Kubernetes want it.
 
-use forebay_node::{Node, NodeBuilder};
-use tracing::{info, warn};
+use forebay_node::Node;
 
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg};
-use crate::service::Service;
-use crate::signals::{self, Signals};
-use crate::{logging, output, runtime};
+use crate::{foreground, logging, output, runtime};
 
 /// Serve what workers serve to S3 clients
 ///
@@ -76,26 +73,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     logging::start(&loaded.config)?;
     let mut node = Node::builder().config(loaded).s3();
     node.load_early()?;
-    runtime::block_on(serve(node))
-}
-
-async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
-    let mut signals = Signals::take()?;
-    let service = Service::of_environment();
-    let node = signals::start(&mut signals, node).await?;
-    if let Some(address) = node.addresses().s3 {
-        output::say(&format!("S3 endpoint listening on {address}"));
-    }
-    let signal = service.follow(node.ready(), signals.next()).await;
-    info!(signal, "ending");
-    tokio::select! {
-        ended = node.shutdown() => {
-            ended?;
-            info!("ended");
+    runtime::block_on(foreground::serve(node, |addresses| {
+        if let Some(address) = addresses.s3 {
+            output::say(&format!("S3 endpoint listening on {address}"));
         }
-        signal = signals.next() => warn!(signal, "ending at once"),
-    }
-    Ok(())
+    }))
 }
 
 #[cfg(test)]

@@ -1,12 +1,9 @@
 //! `forebay worker`: a cache node, in the foreground, as systemd and Kubernetes want it.
 
-use forebay_node::{Node, NodeBuilder};
-use tracing::{info, warn};
+use forebay_node::Node;
 
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ServeArgs};
-use crate::service::Service;
-use crate::signals::{self, Signals};
-use crate::{logging, output, runtime};
+use crate::{foreground, logging, output, runtime};
 
 /// Run a cache node
 ///
@@ -40,27 +37,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     logging::start(&loaded.config)?;
     let mut node = Node::builder().config(loaded).worker();
     node.load_early()?;
-    runtime::block_on(serve(node))
-}
-
-async fn serve(node: NodeBuilder) -> anyhow::Result<()> {
-    let mut signals = Signals::take()?;
-    let service = Service::of_environment();
-    let node = signals::start(&mut signals, node).await?;
-    for address in node.addresses().worker {
-        output::say(&format!("worker listening on {address}"));
-    }
-    if let Some(address) = node.addresses().s3 {
-        output::say(&format!("S3 endpoint listening on {address}"));
-    }
-    let signal = service.follow(node.ready(), signals.next()).await;
-    info!(signal, "ending");
-    tokio::select! {
-        ended = node.shutdown() => {
-            ended?;
-            info!("ended");
+    runtime::block_on(foreground::serve(node, |addresses| {
+        for address in addresses.worker {
+            output::say(&format!("worker listening on {address}"));
         }
-        signal = signals.next() => warn!(signal, "ending at once"),
-    }
-    Ok(())
+        if let Some(address) = addresses.s3 {
+            output::say(&format!("S3 endpoint listening on {address}"));
+        }
+    }))
 }
