@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use forebay_e2e::{
     Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, reading,
-    skipped,
+    signal, skipped,
 };
+use forebay_handover::{Difference, Held, Identity, NotTaken, Order, Refusal, take};
+use rustix::process::Signal;
 
 const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
@@ -80,6 +82,14 @@ fn replaced_under_readers(served: &mut Served, times: usize) -> Duration {
     });
     tree.verify(&root);
     longest
+}
+
+/// Where the process that serves the mount is asked for it.
+fn handover_socket(mount: &Mount) -> PathBuf {
+    let file = mount.pid_file();
+    let name = file.file_stem().expect("the name of the mount").to_string_lossy();
+    let hash = name.rsplit('-').next().expect("the hash of the mountpoint");
+    file.parent().expect("the run directory").join("private").join(format!("{hash}.handover.sock"))
 }
 
 /// > When another process takes the mount over with `--replace`, files, directories and mappings that are open go on, and no read fails.
@@ -220,18 +230,89 @@ fn a_version_that_was_opened_stays_what_it_is_across_replacements() {
     }
 }
 
+/// The mount, as a process has it that takes over and does not serve it yet.
+#[track_caller]
+fn held(mount: &Mount) -> Held {
+    let socket = handover_socket(mount);
+    let mut identity = Identity {
+        mountpoint: mount.root().display().to_string(),
+        namespace: "the cluster forebay".to_owned(),
+        read_only: false,
+        allow_other: false,
+        uid: 0,
+        gid: 0,
+        file_mode: 0o644,
+        directory_mode: 0o755,
+        max_read: MIB,
+        max_background: 256,
+        passthrough: false,
+    };
+    // What it is in truth, the refusal says.
+    for _ in 0..2 {
+        let socket = UnixStream::connect(&socket).unwrap();
+        match take(socket, identity.clone(), Order::ServeFirst, SOON, &mut |_| {}) {
+            Ok(held) => return held,
+            Err(NotTaken::Refused(Refusal::Options(differences))) => differences.iter().for_each(|difference| {
+                let Difference { name, was, .. } = difference;
+                match name.as_str() {
+                    "what is mounted" => identity.namespace.clone_from(was),
+                    "fuse.allow_other" => identity.allow_other = was == "true",
+                    "fuse.max_read" => identity.max_read = was.parse().unwrap(),
+                    "fuse.max_background" => identity.max_background = was.parse().unwrap(),
+                    _ => panic!("{difference}"),
+                }
+            }),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("{identity:?} is refused");
+}
+
+/// > A process that is told to end in the middle of a replacement takes the mount from nobody: it waits for what comes of that.
+#[test]
+fn a_process_that_is_told_to_end_when_it_has_given_the_mount_away_does_not_unmount_it() {
+    let served = mount_of_worker();
+    let (mount, root) = (&served.mount, served.mount.root());
+    let before = mount.pid();
+    let held = held(mount);
+    signal(before, Signal::TERM);
+    eventually("it heard that", SOON, || mount.log_text().contains("unmounting"));
+    let until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < until {
+        assert!(is_mounted(&root) && !ended(before));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The next one gives up: the mount is the old one's again, and ends as it was told.
+    drop(held);
+    eventually("the process before has ended", SOON, || ended(before));
+    assert!(!is_mounted(&root));
+}
+
+/// > Told a second time, it ends at once, and leaves the mount to the next one.
+#[test]
+fn a_process_that_is_told_twice_leaves_the_mount_that_it_has_given_away() {
+    let served = mount_of_worker();
+    let (mount, root) = (&served.mount, served.mount.root());
+    let before = mount.pid();
+    let held = held(mount);
+    signal(before, Signal::TERM);
+    eventually("it heard that", SOON, || mount.log_text().contains("unmounting"));
+    signal(before, Signal::TERM);
+    eventually("the process before has ended", SOON, || ended(before));
+    assert!(is_mounted(&root));
+    assert!(mount.log_text().contains("was being given to another process"), "{}", mount.log_text());
+    drop(held);
+    // Nobody has it any more.
+    let _ = mount.ask(&["umount"]);
+    assert!(!is_mounted(&root));
+}
+
 #[test]
 fn another_user_does_not_get_to_the_socket_over_which_a_mount_is_taken_over() {
     let served = mount_of_worker();
-    let directory = served.mount.pid_file().parent().expect("the run directory").join("private");
-    let is_socket = |path: &PathBuf| path.to_string_lossy().ends_with(".handover.sock");
-    let names = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
-    let sockets: Vec<PathBuf> = names.filter(is_socket).collect();
-    assert!(!sockets.is_empty(), "{}", directory.display());
-    let tried = as_stranger(move || {
-        let connect = |socket: &PathBuf| UnixStream::connect(socket).err().map(|error| error.kind());
-        sockets.iter().map(connect).collect::<Vec<_>>()
-    });
+    let socket = handover_socket(&served.mount);
+    assert!(socket.exists());
+    let tried = as_stranger(move || UnixStream::connect(&socket).err().map(|error| error.kind()));
     let Some(tried) = tried else { return };
-    assert!(tried.iter().all(|refused| *refused == Some(ErrorKind::PermissionDenied)), "{tried:?}");
+    assert_eq!(tried, Some(ErrorKind::PermissionDenied));
 }

@@ -228,6 +228,11 @@ impl Mount {
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
+    /// It may be another process's by now: it is not unmounted by this one any more.
+    pub fn abandon(&self) {
+        self.hand_over.detached();
+    }
+
     /// Unmounts. Where files are open, that is logged, and the mount is taken from the namespace all the same.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use forebay_fuse::HandOver;
 use forebay_handover::{Given, GivingSide, Held, Identity, NotTaken, Order, Refusal, give, take};
 use forebay_private::{PrivateError, PrivateListener, may_talk, nobody, our_user};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -23,6 +23,8 @@ use tracing::{info, warn};
 use crate::error::{Exit, Fault};
 use crate::state;
 
+/// How long a process that was given the mount may take to say that it serves it, when this one is told to end meanwhile.
+const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 /// How long no connection is accepted after the system refused to accept one.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -30,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Handover {
     stop: CancellationToken,
     left: CancellationToken,
+    /// Whether the mount is being given away: this process has stopped serving it.
+    giving: watch::Receiver<bool>,
     /// Told when all else of this process has ended.
     all_ended: oneshot::Sender<()>,
     serving: JoinHandle<()>,
@@ -44,9 +48,10 @@ impl Handover {
         let listener = PrivateListener::bind(socket)?;
         let (stop, left) = (CancellationToken::new(), CancellationToken::new());
         let (all_ended, have_all_ended) = oneshot::channel();
-        let answerer = Answerer { identity, mount, stop: stop.clone(), left: left.clone() };
+        let (tell_giving, giving) = watch::channel(false);
+        let answerer = Answerer { identity, mount, stop: stop.clone(), left: left.clone(), giving: tell_giving };
         let serving = tokio::spawn(answerer.serve(listener, have_all_ended));
-        Ok(Self { stop, left, all_ended, serving })
+        Ok(Self { stop, left, giving, all_ended, serving })
     }
 
     /// Whether another process serves the mount.
@@ -54,9 +59,19 @@ impl Handover {
         self.left.is_cancelled()
     }
 
-    /// Gives the mount to nobody from now on, unless it is being given just now.
-    pub(crate) fn stop(&self) {
+    /// Gives the mount to nobody from now on. Where it is being given just now, waits for what comes of it: who unmounts before
+    /// takes it away from the next process. False: that is not known in time, or `at_once` was cancelled.
+    #[must_use]
+    pub(crate) async fn settle(&self, at_once: &CancellationToken) -> bool {
         self.stop.cancel();
+        let mut giving = self.giving.clone();
+        tokio::select! {
+            // An error means that nobody gives it away any more.
+            _ = giving.wait_for(|is_giving| !is_giving) => true,
+            () = self.left.cancelled() => true,
+            () = at_once.cancelled() => false,
+            () = tokio::time::sleep(SETTLES_WITHIN) => false,
+        }
     }
 
     /// All else has ended: the next process may have what was this one's.
@@ -64,6 +79,10 @@ impl Handover {
         self.stop.cancel();
         // It is not waited for where the mount was not given away.
         let _ = self.all_ended.send(());
+        if *self.giving.borrow() && !self.left.is_cancelled() {
+            // It was waited for, and in vain.
+            self.serving.abort();
+        }
         let _ = self.serving.await;
     }
 }
@@ -75,6 +94,8 @@ struct Answerer {
     stop: CancellationToken,
     /// Cancelled when another process serves the mount.
     left: CancellationToken,
+    /// Whether this process has stopped serving the mount.
+    giving: watch::Sender<bool>,
 }
 
 impl Answerer {
@@ -90,7 +111,7 @@ impl Answerer {
             };
             let (released, is_released) = mpsc::channel();
             let (mount, stop, left) = (self.mount.clone(), self.stop.clone(), self.left.clone());
-            let mut side = Side { mount, stop, left, is_released };
+            let mut side = Side { mount, stop, left, giving: self.giving.clone(), is_released };
             let identity = self.identity.clone();
             let mut giving = tokio::task::spawn_blocking(move || {
                 let cannot = side.mount.cannot();
@@ -102,6 +123,7 @@ impl Answerer {
                     if let Err(error) = given {
                         warn!(%error, "giving the mount away panicked");
                         self.mount.resume();
+                        self.giving.send_replace(false);
                     }
                 }
                 () = self.left.cancelled() => break (giving, released),
@@ -122,6 +144,7 @@ struct Side {
     mount: HandOver,
     stop: CancellationToken,
     left: CancellationToken,
+    giving: watch::Sender<bool>,
     is_released: mpsc::Receiver<()>,
 }
 
@@ -132,6 +155,8 @@ impl GivingSide for Side {
     }
 
     fn drain(&mut self, within: Duration) -> Result<(), Refusal> {
+        // First, so that whoever stops this sees one or the other.
+        self.giving.send_replace(true);
         if self.stop.is_cancelled() { Err(Refusal::Detached) } else { self.mount.drain(within) }
     }
 
@@ -141,6 +166,7 @@ impl GivingSide for Side {
 
     fn resume(&mut self) {
         self.mount.resume();
+        self.giving.send_replace(false);
     }
 
     fn release(&mut self) {

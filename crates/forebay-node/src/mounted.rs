@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::assembly::LinkReports;
 use crate::control::{Asked, Control};
+use crate::error::{Exit, Fault};
 use crate::keeping::Left;
 use crate::materialise_requests::MaterialiseRequests;
 use crate::mountpoint::Place;
@@ -198,6 +199,21 @@ impl Mounted {
     /// Waits until it was unmounted from outside, or another process serves it.
     pub(crate) async fn ended(&self) {
         self.mount.wait().await;
+    }
+
+    /// Ends while another process may serve the mount, so without unmounting.
+    ///
+    /// # Errors
+    /// Always: if that process dies, too, the mount is dead.
+    pub(crate) async fn abandon(self) -> anyhow::Result<()> {
+        self.mount.abandon();
+        let MountSummary { mountpoint, .. } = self.summary.clone();
+        let at_once = CancellationToken::new();
+        at_once.cancel();
+        self.close(&at_once).await?;
+        let what = format!("{mountpoint} was being given to another process, which did not say that it serves it");
+        let remedy = format!("look whether it does; if not: forebay umount {mountpoint}, and mount it again");
+        Err(Fault::new(Exit::Failed, what, remedy).into())
     }
 
     /// Unmounts. Readers may finish for a while; `at_once` ends that.

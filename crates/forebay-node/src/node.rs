@@ -140,9 +140,13 @@ pub(crate) struct Parts {
 
 impl Parts {
     pub(crate) async fn close(self, at_once: &CancellationToken) -> anyhow::Result<()> {
-        self.handover.iter().for_each(Handover::stop);
+        let is_ours = match &self.handover {
+            Some(handover) => handover.settle(at_once).await,
+            None => true,
+        };
         let unmounted = match self.mounted {
-            Some(mounted) => mounted.close(at_once).await,
+            Some(mounted) if is_ours => mounted.close(at_once).await,
+            Some(mounted) => mounted.abandon().await,
             None => Ok(()),
         };
         if let Some(s3) = self.s3 {
