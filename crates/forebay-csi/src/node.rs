@@ -174,7 +174,9 @@ impl Volumes {
 
     /// Checks that the mount is one for the group of this pod: it has one group, for all pods of the node.
     async fn check_group(&self, volume: &Volume, wanted: Wanted<'_>) -> Result<(), Refusal> {
-        let root = match self.answers.ask(wanted.staging, |path| rustix::fs::stat(path)).await? {
+        // The kernel remembers attributes for a while, also of a daemon that has died; sizes it asks for.
+        let look = |path: &Path| rustix::fs::statvfs(path).and_then(|_| rustix::fs::stat(path));
+        let root = match self.answers.ask(wanted.staging, look).await? {
             Answer::Given(root) => root,
             Answer::Dead => {
                 return Err(Refusal::precondition(
