@@ -890,7 +890,8 @@ pub mod identity_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Identity>::get_plugin_capabilities(&inner, request).await
+                                <T as Identity>::get_plugin_capabilities(&inner, request)
+                                    .await
                             };
                             Box::pin(fut)
                         }

@@ -330,7 +330,11 @@ pub mod registration_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Registration>::notify_registration_status(&inner, request).await
+                                <T as Registration>::notify_registration_status(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
                             };
                             Box::pin(fut)
                         }
