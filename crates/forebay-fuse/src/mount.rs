@@ -32,7 +32,7 @@ use crate::handover::{negotiated, restore};
 use crate::keeping::Keeping;
 use crate::local_files::LocalFiles;
 use crate::materialised::Materialised;
-use crate::mount_table::{FS_TYPE, answer, entry_at, hides_something, repair, resolve};
+use crate::mount_table::{FS_TYPE, entry_at, hides_something, repair, resolve};
 use crate::options::MountOptions;
 use crate::serving::MountShared;
 use crate::stale::{StaleNames, StaleQueue, stale_names};
@@ -161,14 +161,12 @@ impl Mount {
 
     /// Waits until it answers, for some seconds. How it is served.
     ///
+    /// It is not asked: a thread of ours that waits for ourselves would not end when we are killed, and neither would the mount.
+    ///
     /// # Errors
     /// [`MountError::NoAnswer`].
     pub fn answers(&self) -> Result<ChannelInUse, MountError> {
-        let silent = || MountError::NoAnswer(self.mountpoint.clone());
-        if !matches!(answer(&self.mountpoint, ANSWERS_WITHIN, None), Some(Ok(()))) {
-            return Err(silent());
-        }
-        self.served.wait(ANSWERS_WITHIN).ok_or_else(silent)
+        self.served.wait(ANSWERS_WITHIN).ok_or_else(|| MountError::NoAnswer(self.mountpoint.clone()))
     }
 
     /// Where it is mounted.

@@ -11,6 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
 use tracing::{debug, error, info, warn};
 
 use crate::keeping::{Action, Event, Keeper, Over, Peer};
@@ -53,6 +55,7 @@ pub struct KeeperProcess {
     latest: Peer,
     /// Daemons that were started here.
     started: Vec<Child>,
+    looked_at: Instant,
 }
 
 /// A connection.
@@ -60,6 +63,8 @@ pub struct KeeperProcess {
 struct Visitor {
     wire: Wire,
     socket: UnixStream,
+    /// Its process, where the kernel says which.
+    pid: Option<Pid>,
     /// What it is about to give, and how it is started again.
     coming: Option<(Coming, Option<Restart>)>,
 }
@@ -70,8 +75,10 @@ impl KeeperProcess {
     pub fn new() -> (Self, Visitors) {
         let (tell, happened) = channel();
         let visitors = Visitors(tell.clone());
-        let keeper = Keeper::new(Instant::now());
-        (Self { happened, tell, keeper, visitors: HashMap::new(), latest: 0, started: Vec::new() }, visitors)
+        let now = Instant::now();
+        let keeper = Keeper::new(now);
+        let (peers, started) = (HashMap::new(), Vec::new());
+        (Self { happened, tell, keeper, visitors: peers, latest: 0, started, looked_at: now }, visitors)
     }
 
     /// Keeps until there is nothing left to keep. What is held is closed when the keeper is dropped, and those who wait for that hear
@@ -104,7 +111,13 @@ impl KeeperProcess {
     fn next(&mut self) -> Option<Event<Arc<Kept>>> {
         let deadline = self.keeper.deadline();
         let every = if deadline.is_some() { STARTED_LOOKED_AT_EVERY } else { LOOKED_AT_EVERY };
-        let left = deadline.map_or(every, |deadline| deadline.saturating_duration_since(Instant::now()).min(every));
+        // Also where somebody has much to say.
+        let look_at = (self.looked_at + every).min(deadline.unwrap_or(self.looked_at + every));
+        let left = look_at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            self.looked_at = Instant::now();
+            return self.look();
+        }
         match self.happened.recv_timeout(left) {
             Ok(Happened::Connected(socket)) => {
                 self.greet(socket);
@@ -115,14 +128,20 @@ impl KeeperProcess {
                 self.visitors.remove(&peer);
                 Some(Event::Closed(peer))
             }
-            // Nothing. We can always tell ourselves something, so it is not the end.
-            Err(_) => self.look(),
+            // Nothing: it is time to look. We can always tell ourselves something, so it is not the end.
+            Err(_) => None,
         }
     }
 
     fn look(&mut self) -> Option<Event<Arc<Kept>>> {
         if self.keeper.held().is_some_and(|kept| kept.has_ended()) {
             return Some(Event::Ended);
+        }
+        // A thread that the kernel does not let go of, as one that waits for a mount or a disk, keeps all that its process had open.
+        for visitor in self.visitors.values().filter(|visitor| visitor.pid.is_some_and(is_dying)) {
+            info!(pid = ?visitor.pid, "a process of the mount was killed, and does not end: it is not waited for");
+            // The thread that listens hears of it.
+            let _ = visitor.socket.shutdown(Shutdown::Both);
         }
         let mut exited = None;
         self.started.retain_mut(|child| match child.try_wait() {
@@ -151,7 +170,10 @@ impl KeeperProcess {
             Ok(wire)
         });
         match begun {
-            Ok(wire) => drop(self.visitors.insert(peer, Visitor { wire, socket, coming: None })),
+            Ok(wire) => {
+                let pid = socket_peercred(&socket).ok().map(|credentials| credentials.pid);
+                self.visitors.insert(peer, Visitor { wire, socket, pid, coming: None });
+            }
             Err(error) => warn!(%error, "a process that wants to talk to the keeper is sent away"),
         }
     }
@@ -235,6 +257,14 @@ impl Drop for KeeperProcess {
             let _ = visitor.socket.shutdown(Shutdown::Both);
         }
     }
+}
+
+/// Whether a process was killed, or has ended: its first thread has, which ends last otherwise (`proc_pid_stat(5)`).
+fn is_dying(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // The name before it may have any characters.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('Z' | 'X'))
 }
 
 /// Tells what is said on a connection, to its end.

@@ -38,6 +38,11 @@ pub const IBV_WC_SUCCESS: c_uint = 0;
 pub const IBV_WC_WR_FLUSH_ERR: c_uint = 5;
 /// `ibv_wc.invalidated_rkey` is set (`ibv_wc_flags`).
 pub const IBV_WC_WITH_INV: c_uint = 1 << 3;
+/// The same, as the kernel calls it and as Soft-RoCE passes it on (`enum ib_wc_flags`, `rxe_resp.c`). Elsewhere this bit says
+/// that a checksum is right.
+pub const IB_WC_WITH_INVALIDATE: c_uint = 1 << 2;
+/// `ibv_device_attr.vendor_id` of Soft-RoCE (`rxe_param.h`).
+pub const RXE_VENDOR_ID: u32 = 0xff_ffff;
 
 /// A device: opaque.
 #[repr(C)]

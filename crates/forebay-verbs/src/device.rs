@@ -1,6 +1,6 @@
 //! The libraries, and the cards that they know.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_uint};
 use std::fmt;
 use std::sync::Arc;
 
@@ -48,6 +48,8 @@ pub struct Device {
     /// Entries of one completion queue.
     pub(crate) max_entries: usize,
     has_windows: bool,
+    /// The flag of a completion whose message has ended the use of a key.
+    pub(crate) with_inv: c_uint,
 }
 
 // SAFETY: a context may be used by several threads at once, as the library promises; the list is freed by the last owner.
@@ -128,6 +130,10 @@ impl Device {
             max_requests: at_least_one(attributes.max_qp_wr),
             max_entries: at_least_one(attributes.max_cqe) as usize,
             has_windows: attributes.device_cap_flags & windows != 0,
+            with_inv: match attributes.vendor_id {
+                sys::RXE_VENDOR_ID => sys::IBV_WC_WITH_INV | sys::IB_WC_WITH_INVALIDATE,
+                _ => sys::IBV_WC_WITH_INV,
+            },
         }))
     }
 

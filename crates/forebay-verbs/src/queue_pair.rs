@@ -433,7 +433,8 @@ impl QueuePair {
         }
         let Some(receive) = receive else { return Ended::Sent };
         if let Some(invalidated) = self.invalidated.get_mut(receive as usize) {
-            *invalidated = (entry.wc_flags & sys::IBV_WC_WITH_INV != 0).then_some(entry.invalidated_rkey);
+            let with_inv = self.registration.domain().device().with_inv;
+            *invalidated = (entry.wc_flags & with_inv != 0).then_some(entry.invalidated_rkey);
         }
         Ended::Received { receive, length: entry.byte_len as usize }
     }

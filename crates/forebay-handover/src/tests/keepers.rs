@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crate::keeper::{KeeperProcess, Visitors};
 use crate::kept::{KeeperLink, Keeps as _, Kept, Taken};
@@ -101,4 +103,54 @@ fn a_mount_that_was_given_to_another_process_is_its_own() {
     assert_eq!(taken(&next).1, "new");
     next.forget();
     keeper.join().unwrap();
+}
+
+/// A process that was killed while the kernel holds one of its threads, as a read of a mount that nobody serves does: its first thread
+/// has ended, and what it had open stays open.
+#[test]
+fn a_process_that_was_killed_and_does_not_end_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keeper.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (keeper, visitors) = keeper();
+    let mut held = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "tests::keepers::a_process_that_is_held", "--ignored", "--test-threads=1"])
+        .env(HELD, &path)
+        .spawn()
+        .unwrap();
+    visitors.connected(listener.accept().unwrap().0);
+    let next = daemon(&visitors, None);
+    // First it serves.
+    while matches!(next.take().unwrap(), Taken::Nothing) {
+        thread::yield_now();
+    }
+    assert_eq!(taken(&next).1, "one");
+    assert!(held.try_wait().unwrap().is_none(), "it has not ended");
+    held.kill().unwrap();
+    held.wait().unwrap();
+    next.forget();
+    keeper.join().unwrap();
+}
+
+/// Where a process that is held connects.
+const HELD: &str = "FOREBAY_TEST_HELD";
+
+#[test]
+#[ignore = "a process of another test"]
+fn a_process_that_is_held() {
+    let Some(path) = std::env::var_os(HELD) else { return };
+    let link = KeeperLink::new(UnixStream::connect(path).unwrap(), None).unwrap();
+    link.keep(&kept("one", 0)).unwrap();
+    // SAFETY: the handler ends the thread that runs it, the first one of this process, and nothing else.
+    unsafe {
+        let leave: extern "C" fn(libc::c_int) = end_this_thread;
+        libc::signal(libc::SIGUSR1, leave as libc::sighandler_t);
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::getpid(), libc::SIGUSR1);
+    }
+    thread::sleep(Duration::from_secs(60));
+}
+
+extern "C" fn end_this_thread(_: libc::c_int) {
+    // SAFETY: what the thread has stays where it is.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
