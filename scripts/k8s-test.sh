@@ -216,13 +216,13 @@ chart() { # VERB [ARGUMENT...]
     local verb=$1
     shift
     "${helm[@]}" "$verb" forebay deploy/helm/forebay --namespace forebay --values "$work/guide.yaml" \
-        --values tests/k8s/small.values.yaml --wait --timeout 6m "$@" >"$rig/logs/helm.log" 2>&1
+        --values tests/k8s/small.values.yaml "$@" >"$rig/logs/helm.log" 2>&1
 }
 
 installs() {
     guide_values >"$work/guide.yaml"
     grep -q 's3://bucket/prefix' "$work/guide.yaml"
-    chart install
+    chart install --wait --timeout 6m
     ok "helm installs the values of the guide"
     "${helm[@]}" test forebay --namespace forebay >"$rig/logs/helm-test.log" 2>&1
     ok "helm test: the coordinator knows its workers"
@@ -293,7 +293,8 @@ upgrades_under_a_reader() {
     chart upgrade --set worker.podAnnotations.round=second
     rolled_out() {
         kube_is apis/apps/v1/namespaces/forebay/statefulsets/forebay-worker \
-            '.status.updatedReplicas == .spec.replicas and .status.readyReplicas == .spec.replicas'
+            '.status.observedGeneration == .metadata.generation and .status.updatedReplicas == .spec.replicas and
+                .status.readyReplicas == .spec.replicas'
     }
     eventually 300 "all workers are replaced" rolled_out
     touch "$work/stop"
