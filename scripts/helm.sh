@@ -18,15 +18,20 @@ for key in version appVersion; do
     grep -qx "$key: $version" "$sources/Chart.yaml" || { echo "helm: $sources/Chart.yaml: $key is not $version" >&2; exit 1; }
 done
 
+# Without its remarks that files of the chart are links: they are one file with those of the program.
+run_helm() { # COMMAND...
+    "$tools/helm" "$@" 2> >(grep --invert-match 'level=INFO msg="found symbolic link' >&2)
+}
+
 package() {
     local tools
     tools=$(scripts/k8s-tools.sh helm) || return 1
-    "$tools/helm" package "$sources" --destination "$1" >&2
+    run_helm package "$sources" --destination "$1" >&2
     echo "$1/forebay-$version.tgz"
 }
 
 render() { # CHART VALUES
-    "$helm" template forebay "$1" --namespace forebay --kube-version "$kubernetes" --values "$2"
+    run_helm template forebay "$1" --namespace forebay --kube-version "$kubernetes" --values "$2"
 }
 
 run_tests() {
@@ -36,7 +41,7 @@ run_tests() {
         echo "0 passed, 0 failed, 1 skipped"
         return
     }
-    helm=$tools/helm kubernetes=v1.36.3
+    kubernetes=v1.36.3
     local work
     work=$(mktemp -d)
     fail() { failed=$((failed + 1)); echo "FAILED  $1"; }
@@ -45,20 +50,22 @@ run_tests() {
     for values in "$tests"/*.values.yaml; do
         name=$(basename "$values" .values.yaml)
         golden=$tests/$name.golden.yaml
-        if ! "$helm" lint --strict --quiet "$chart" --values "$values"; then fail "$name: lint"; continue; fi
-        if ! render "$chart" "$values" >"$work/rendered"; then fail "$name: it is not rendered"; continue; fi
+        if ! run_helm lint --strict --quiet "$chart" --values "$values"; then fail "$name: lint"; continue; fi
+        if ! render "$chart" "$values" >"$work/rendered.yaml"; then fail "$name: it is not rendered"; continue; fi
         # What others define is looked at by their operators.
         if ! "$tools/kubeconform" -strict -summary -skip Certificate,ServiceMonitor,PrometheusRule \
-            -schema-location "$tools/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json" "$work/rendered"; then
+            -schema-location "$tools/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json" \
+            "$work/rendered.yaml" >"$work/schemas" || ! grep --quiet 'Valid: [1-9]' "$work/schemas"; then
+            cat "$work/schemas"
             fail "$name: schemas"
             continue
         fi
-        if [[ -n ${FOREBAY_BLESS:-} ]]; then cp "$work/rendered" "$golden"; fi
-        if ! diff -u "$golden" "$work/rendered"; then
+        if [[ -n ${FOREBAY_BLESS:-} ]]; then cp "$work/rendered.yaml" "$golden"; fi
+        if ! diff -u "$golden" "$work/rendered.yaml"; then
             fail "$name: not as expected; FOREBAY_BLESS=1 scripts/helm.sh test makes it so"
             continue
         fi
-        ok "$name"
+        ok "$name: $(sed -nE 's/.* Valid: ([0-9]+).*/\1/p' "$work/schemas") objects"
     done
     # Each says in its first line what the refusal says.
     for values in "$tests"/refused/*.values.yaml; do

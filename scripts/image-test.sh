@@ -18,7 +18,7 @@ archives=(target/image/forebay-*.tar)
 
 work=$(mktemp -d)
 # Limits that podman would raise are not this machine's to give; its control groups may be of the first version.
-podman=(podman --cgroup-manager=cgroupfs --root "$work/storage" --runroot "$work/run" --storage-driver vfs)
+podman=(podman --log-level fatal --cgroup-manager=cgroupfs --root "$work/storage" --runroot "$work/run" --storage-driver vfs)
 limits=(--runtime runc --ulimit nofile=20000:20000 --ulimit nproc=4096:4096 --network host)
 clean_up() {
     "${podman[@]}" rm --force --all --time 20 >/dev/null 2>&1 || true

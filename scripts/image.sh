@@ -12,6 +12,7 @@ source scripts/sources.sh
 
 need_command buildah buildah "builds the image"
 need_command mmdebstrap mmdebstrap "makes the Debian that the image stands on"
+need_command python3 python3 "takes out of the image what is another thing each time it is built"
 
 suite=${FOREBAY_IMAGE_SUITE:-$(own_suite)}
 at=target/image
@@ -41,6 +42,8 @@ cp "$program" "$context/forebay"
 cp deploy/image/health "$context/health"
 cp LICENSE README.md SECURITY.md "$context/licences/"
 
+# The image of the build before would stay, without a name.
+buildah rmi "$name" >/dev/null 2>&1 || true
 # HEALTHCHECK is no part of OCI's format.
 buildah build --isolation chroot --format docker --timestamp "$SOURCE_DATE_EPOCH" --pull=never --quiet \
     --label org.opencontainers.image.title=forebay \
@@ -49,6 +52,11 @@ buildah build --isolation chroot --format docker --timestamp "$SOURCE_DATE_EPOCH
     --label org.opencontainers.image.licenses=Apache-2.0 \
     --label org.opencontainers.image.source=https://github.com/forebay/forebay \
     --tag "$name" --file deploy/Containerfile "$context" >&2
-buildah push --quiet "$name" "docker-archive:$at/forebay-$version.tar:$name" >&2
+archive=$at/forebay-$version.tar
+buildah push --quiet "$name" "docker-archive:$context/image.tar:$name" >&2
+scripts/image-archive.py "$context/image.tar" "$archive"
 rm -rf "$context"
-ls -l "$at/forebay-$version.tar"
+# What is pushed to a registry from here is what the file has.
+buildah rmi "$name" >&2
+buildah pull --quiet "docker-archive:$archive" >&2
+ls -l "$archive"

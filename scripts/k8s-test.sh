@@ -38,7 +38,7 @@ needs() {
 }
 
 outside() {
-    local why setting directory status=0 images=(target/image/forebay-*.tar)
+    local why setting directory tool status=0 images=(target/image/forebay-*.tar)
     why=$(needs)
     if [[ -n $why ]]; then
         skip "$why"
@@ -51,9 +51,9 @@ outside() {
         echo "0 passed, 0 failed, 1 skipped"
         return
     }
-    scripts/k8s-tools.sh kwok >/dev/null || rm -f "$tools/kwok"
-    program=$(scripts/dist.sh)
-    cargo build --quiet --release -p forebay-testkit --bin forebay-testkit-s3
+    # Each is for one step, which is skipped without.
+    for tool in kwok csi-sanity controller; do scripts/k8s-tools.sh "$tool" >/dev/null || rm -f "$tools/$tool"; done
+    cargo build --quiet -p forebay-testkit --bin forebay-testkit-s3
 
     work=$(mktemp -d "${TMPDIR:-/tmp}/k8s-test.XXXXXX")
     holder=""
@@ -65,8 +65,8 @@ outside() {
     for directory in "${directories[@]}"; do
         [[ -d $directory ]] || { mkdir -p "$directory"; made+=("$directory"); }
     done
-    cp "$program" "$work/forebay"
-    cp "${CARGO_TARGET_DIR:-target}/release/forebay-testkit-s3" "$work/s3-server"
+    program_of "${images[0]}" "$work/forebay"
+    cp "${CARGO_TARGET_DIR:-target}/debug/forebay-testkit-s3" "$work/s3-server"
 
     # In the background, so that this hears a signal and ends it. With its process 1 all processes end.
     unshare --net --mount --pid --fork --kill-child --mount-proc --propagation private -- \
@@ -75,6 +75,19 @@ outside() {
     wait "$holder" || status=$?
     holder=""
     return "$status"
+}
+
+# program_of IMAGE FILE: the program that is in an image, to be run here, too.
+program_of() {
+    local layer
+    for layer in $(tar --list --file "$1" | grep '\.tar$'); do
+        if tar --extract --to-stdout --file "$1" "$layer" | tar --extract --to-stdout usr/bin/forebay >"$2" 2>/dev/null; then
+            chmod 755 "$2"
+            return
+        fi
+    done
+    echo "there is no usr/bin/forebay in $1" >&2
+    return 1
 }
 
 clean_up() {
@@ -103,11 +116,14 @@ inside() {
     helm=("$tools/helm" --kubeconfig "$rig/kubeconfig")
     # shellcheck source=scripts/k8s.sh
     source scripts/k8s.sh
+    # shellcheck source=scripts/k8s-csi.sh
+    source scripts/k8s-csi.sh
     trap '(($? == 0)) || failed "$BASH_COMMAND"' EXIT
     mkdir -p "$rig"
     rig_up
     ok "API server, controllers, scheduler and kubelet run, and the node is ready"
     prepare
+    passes_csi_sanity
     installs
     reads
     keeps_rights_small
@@ -200,13 +216,13 @@ chart() { # VERB [ARGUMENT...]
     local verb=$1
     shift
     "${helm[@]}" "$verb" forebay deploy/helm/forebay --namespace forebay --values "$work/guide.yaml" \
-        --values tests/k8s/small.values.yaml --wait --timeout 6m "$@" >"$rig/logs/helm.log" 2>&1
+        --values tests/k8s/small.values.yaml "$@" >"$rig/logs/helm.log" 2>&1
 }
 
 installs() {
     guide_values >"$work/guide.yaml"
     grep -q 's3://bucket/prefix' "$work/guide.yaml"
-    chart install
+    chart install --wait --timeout 6m
     ok "helm installs the values of the guide"
     "${helm[@]}" test forebay --namespace forebay >"$rig/logs/helm-test.log" 2>&1
     ok "helm test: the coordinator knows its workers"
@@ -277,7 +293,8 @@ upgrades_under_a_reader() {
     chart upgrade --set worker.podAnnotations.round=second
     rolled_out() {
         kube_is apis/apps/v1/namespaces/forebay/statefulsets/forebay-worker \
-            '.status.updatedReplicas == .spec.replicas and .status.readyReplicas == .spec.replicas'
+            '.status.observedGeneration == .metadata.generation and .status.updatedReplicas == .spec.replicas and
+                .status.readyReplicas == .spec.replicas'
     }
     eventually 300 "all workers are replaced" rolled_out
     touch "$work/stop"

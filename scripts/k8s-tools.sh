@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds what tests of Kubernetes need, from Go modules, into a directory of the user's cache: helm, kubeconform and kwok, the
-# schemas of Kubernetes' own objects, and a Kubernetes (tests/k8s/go.mod). Prints that directory. Minutes the first time, a
-# quarter of an hour for the Kubernetes, nothing later. Needs Go.
+# Builds what tests of Kubernetes need, from Go modules, into a directory of the user's cache: helm, kubeconform, kwok and
+# csi-sanity with a controller for it, the schemas of Kubernetes' own objects, and a Kubernetes (tests/k8s/go.mod). Prints that
+# directory. Minutes the first time, a quarter of an hour for the Kubernetes, nothing later. Needs Go.
 #
-#     scripts/k8s-tools.sh [helm|kubeconform|kwok|schemas|kubernetes ...]
+#     scripts/k8s-tools.sh [helm|kubeconform|kwok|csi-sanity|controller|schemas|kubernetes ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +13,7 @@ declare -A modules=(
     [helm]=helm.sh/helm/v4/cmd/helm@v4.3.1
     [kubeconform]=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
     [kwok]=sigs.k8s.io/kwok/cmd/kwok@v0.8.0
+    [csi-sanity]=github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0
 )
 
 if ! command -v go >/dev/null 2>&1; then
@@ -41,6 +42,11 @@ for tool in "${@:-helm}"; do
             touch "$at/$made/done"
         fi
         ln -sfn "$made" "$at/kubernetes"
+        continue
+    fi
+    if [[ $tool == controller ]]; then
+        # Of our own sources: Go sees by itself whether they have changed.
+        (cd tests/k8s && CGO_ENABLED=0 nice go build -o "$at/controller" ./controller)
         continue
     fi
     module=${modules[$tool]}

@@ -58,7 +58,8 @@ kube_is() { kube "$1" | jq --exit-status "$2"; }
 
 rig_network() {
     ip link set lo up
-    ip link add node0 type dummy
+    # A bridge, as CNI needs them, too; it has no ports.
+    ip link add node0 type bridge
     ip address add "$node_address/24" dev node0
     ip address add "$api_address/32" dev node0
     ip address add "$dns_address/32" dev node0
@@ -123,6 +124,7 @@ rig_control_plane() {
     rig_start apiserver "$of/kube-apiserver" --etcd-servers http://127.0.0.1:2379 --secure-port 443 \
         --advertise-address "$node_address" --tls-cert-file "$rig/pki/api.crt" --tls-private-key-file "$rig/pki/api.key" \
         --token-auth-file "$rig/pki/tokens" --authorization-mode RBAC --allow-privileged \
+        --kubelet-preferred-address-types InternalIP \
         --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$rig/pki/accounts.key" \
         --service-account-signing-key-file "$rig/pki/accounts.key" --service-cluster-ip-range 10.96.0.0/16
     eventually 120 "the API server" kube readyz
@@ -140,7 +142,7 @@ rig_node() {
     eventually 60 "containerd" containers version
     tests/k8s/archive.py localhost/pause:test "$tools/kubernetes/pause" | containers images import - >/dev/null
     rig_start kubelet "$tools/kubernetes/kubelet" --kubeconfig "$rig/kubeconfig" --config "$(configured kubelet.yaml)" \
-        --root-dir "$rig/kubelet" --hostname-override "$node" --node-ip "$node_address"
+        --root-dir "$rig/kubelet" --cert-dir "$rig/kubelet-pki" --hostname-override "$node" --node-ip "$node_address"
     eventually 120 "the node is ready" node_is_ready
 }
 

@@ -67,7 +67,8 @@ verifies() { rootfs_run sh -c "cd $1 && md5sum --quiet --check /srv/checksums"; 
 make_older() {
     dpkg-deb --raw-extract "${debs[0]}" "$work/older"
     sed -i 's/^Version: .*/Version: 0.0.1-1/' "$work/older/DEBIAN/control"
-    dpkg-deb --root-owner-group --build "$work/older" "$root/root/older.deb" >/dev/null
+    # It is installed once: compressing it takes longer.
+    dpkg-deb -Znone --root-owner-group --build "$work/older" "$root/root/older.deb" >/dev/null
     cp "${debs[0]}" "$root/root/forebay.deb"
 }
 
@@ -180,6 +181,25 @@ a_mount_that_is_killed_is_started_again() {
     verifies /mnt/data
 }
 
+programs_notice_nothing_of_a_killed_mount_that_systemd_keeps() {
+    local pid round
+    rootfs_run sh -c 'echo FOREBAY_FUSE_SURVIVE_CRASH=true > /etc/forebay/mounts/mnt-data.env
+        systemctl restart forebay-mount@mnt-data.service'
+    start_reader /mnt/data
+    rootfs_run sh -c 'tail -f -n 0 /mnt/data/small >/dev/null & echo $! > /run/holder'
+    for round in 1 2 3; do
+        (($(property forebay-mount@mnt-data.service NFileDescriptorStore) > 0))
+        pid=$(pid_of forebay-mount@mnt-data.service)
+        rootfs_run kill -KILL "$pid"
+        eventually "another mount" has_other_pid forebay-mount@mnt-data.service "$pid"
+        eventually "the mount is active" is_active forebay-mount@mnt-data.service
+    done
+    stop_reader
+    rootfs_run sh -c '[ "$(cat "/proc/$(cat /run/holder)/fd/3")" = hello ] && kill "$(cat /run/holder)"'
+    rootfs_run sh -c 'rm /etc/forebay/mounts/mnt-data.env && systemctl restart forebay-mount@mnt-data.service'
+    verifies /mnt/data
+}
+
 a_worker_that_hangs_is_found_by_the_watchdog() {
     local pid
     rootfs_run sh -c 'mkdir -p /run/systemd/system/forebay-worker.service.d
@@ -208,7 +228,7 @@ an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts() {
 
 a_line_of_fstab_mounts_a_bucket() {
     rootfs_run sh -c 'mkdir -p /mnt/fstab
-        echo "file:///srv/data /mnt/fstab forebay ro,nofail,_netdev,memory=64MiB 0 0" >> /etc/fstab
+        echo "file:///srv/data /mnt/fstab forebay ro,nofail,_netdev,memory=64MiB,worker.disks= 0 0" >> /etc/fstab
         systemctl daemon-reload'
     rootfs_run mount /mnt/fstab
     verifies /mnt/fstab
@@ -221,7 +241,8 @@ a_line_of_fstab_mounts_a_bucket() {
 
 a_bucket_of_its_own_is_a_unit() {
     rootfs_run sh -c 'echo "ORIGIN=file:///srv/data" > /etc/forebay/mounts/mnt-own.env
-        echo "FOREBAY_WORKER_MEMORY_SIZE=64MiB" >> /etc/forebay/mounts/mnt-own.env'
+        echo "FOREBAY_WORKER_MEMORY_SIZE=64MiB" >> /etc/forebay/mounts/mnt-own.env
+        echo "FOREBAY_WORKER_DISKS=" >> /etc/forebay/mounts/mnt-own.env'
     rootfs_run systemctl start forebay-up@mnt-own.service
     verifies /mnt/own
     rootfs_run forebay umount /mnt/own
@@ -258,6 +279,7 @@ try a_worker_and_a_coordinator_run_as_their_user_and_say_when_they_are_ready
 try a_mount_is_a_unit
 try a_worker_that_is_killed_is_started_again_and_costs_no_reader_an_error
 try a_mount_that_is_killed_is_started_again
+try programs_notice_nothing_of_a_killed_mount_that_systemd_keeps
 try a_worker_that_hangs_is_found_by_the_watchdog
 try an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts
 try a_line_of_fstab_mounts_a_bucket

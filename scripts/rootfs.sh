@@ -78,9 +78,9 @@ rootfs_enter() {
         sh -c 'umount --lazy /.old; exec /lib/systemd/systemd --log-target=console --show-status=false'
 }
 
-# rootfs_run COMMAND...: runs it in there.
+# rootfs_run COMMAND...: runs it in there, in its root directory: a directory that nsenter is told is one of this machine.
 rootfs_run() {
-    nsenter --target "$rootfs_init" --all --root --wd=/ -- env -i HOME=/root LC_ALL=C.UTF-8 \
+    nsenter --target "$rootfs_init" --all --root --wd -- env -i HOME=/root LC_ALL=C.UTF-8 \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"
 }
 

@@ -235,6 +235,18 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* That pods of a role run on different nodes, if there are enough. Takes a dict of `root` and `role`. */}}
+{{- define "forebay.apart" -}}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{- include "forebay.selector" . | nindent 14 }}
+{{- end }}
+
 {{/* Where a pod runs. Takes the values of its role. */}}
 {{- define "forebay.placement" -}}
 {{- with .nodeSelector }}
