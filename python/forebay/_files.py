@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fsspec.asyn import AbstractAsyncStreamedFile
 from fsspec.spec import AbstractBufferedFile
@@ -69,7 +69,7 @@ class ReadFile(AbstractBufferedFile):
             fs,
             file.name,
             "rb",
-            block_size or "default",
+            cast(Any, block_size or "default"),
             cache_type=cache_type,
             cache_options=cache_options,
             size=file.entry.size,
@@ -123,7 +123,7 @@ class ReadFile(AbstractBufferedFile):
         at, lines = self._lines
         start = self.loc - at
         if not 0 <= start < len(lines):
-            start, lines = 0, self.cache._fetch(self.loc, min(self.loc + _LINES, self.size))
+            start, lines = 0, cast(Any, self.cache)._fetch(self.loc, min(self.loc + _LINES, self.size))
             self._lines = (self.loc, lines)
         end = lines.find(_NEWLINE, start)
         piece = lines[start : end + 1 if end >= 0 else None]
@@ -163,14 +163,14 @@ class WriteFile(AbstractBufferedFile):
     ) -> None:
         kwargs.pop("size", None)
         self._upload = upload
-        super().__init__(fs, path, mode, block_size or AT_ONCE, autocommit=autocommit, **kwargs)
+        super().__init__(fs, path, mode, cast(Any, block_size or AT_ONCE), autocommit=autocommit, **kwargs)
         if mode == "ab":
             self._begin_with(path)
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Add bytes at the end; how many. What is long is sent as it is."""
         length = memoryview(data).nbytes
-        if length < self.blocksize or self.closed or self.forced:
+        if length < int(self.blocksize) or self.closed or self.forced:
             return int(super().write(data))
         if self.buffer.tell():
             self._upload.write(self.buffer.getvalue())
@@ -235,7 +235,7 @@ class AsyncWriteFile(AbstractAsyncStreamedFile):
 
     def __init__(self, fs: ForebayFileSystem, path: str, upload: AsyncUpload) -> None:
         self._upload = upload
-        super().__init__(fs, path, "wb", AT_ONCE)
+        super().__init__(fs, path, "wb", cast(Any, AT_ONCE))
 
     async def close(self) -> None:
         """Complete the file."""

@@ -1,6 +1,7 @@
 """Which interpreter of the process this is."""
 
 import importlib
+from typing import Any
 
 
 def refuse_subinterpreters() -> None:
@@ -15,8 +16,10 @@ def refuse_subinterpreters() -> None:
             interpreters = importlib.import_module(name)
         except ImportError:
             continue
-        current = interpreters.get_current()
-        if int(current[0] if isinstance(current, tuple) else current) != 0:
+        current: Any = interpreters.get_current()
+        # Since 3.13 a tuple that begins with the number.
+        number: Any = current[0] if hasattr(current, "__getitem__") else current
+        if int(number) != 0:
             raise ImportError(
                 "forebay runs in the main interpreter only, not in a subinterpreter; use threads, or processes that are "
                 "started with `spawn`",

@@ -17,7 +17,7 @@ class Ranges:
     together anyway.
     """
 
-    def __init__(self, paths: Sequence[Any], starts: object, ends: object) -> None:
+    def __init__(self, paths: Sequence[Any], starts: Iterable[Any] | int | None, ends: Iterable[Any] | int | None) -> None:
         self._ranges = list(zip(paths, _for_each(paths, starts), _for_each(paths, ends), strict=True))
         #: The paths of which the size has to be known first, each once.
         self.unsized = list(dict.fromkeys(path for path, start, end in self._ranges if _needs_size(start, end)))
@@ -49,7 +49,7 @@ class Ranges:
         for number, outcome in zip(self._numbers, outcomes, strict=True):
             self._found[number] = outcome
             if isinstance(outcome, OSError) and outcome.errno == errno.ESTALE:
-                path, start, end = self._ranges[number]
+                _, start, end = self._ranges[number]
                 is_current = is_current and not _needs_size(start, end)
         return is_current
 
@@ -65,8 +65,8 @@ class Ranges:
         return list(self._found)
 
 
-def _for_each(paths: Sequence[Any], limits: object) -> list[Any]:
-    return list(limits) if isinstance(limits, Iterable) else [limits] * len(paths)
+def _for_each(paths: Sequence[Any], limits: Iterable[Any] | int | None) -> list[Any]:
+    return [*limits] if isinstance(limits, Iterable) else [limits] * len(paths)
 
 
 def _needs_size(start: int | None, end: int | None) -> bool:

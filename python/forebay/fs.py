@@ -228,8 +228,9 @@ class ForebayFileSystem(AsyncFileSystem):
                     continue
                 if isinstance(listing, BaseException):
                     raise listing
-                directories += [info["name"] for info in listing if info["type"] == "directory"]
-                found |= {info["name"]: info for info in listing if withdirs or info["type"] != "directory"}
+                infos: list[dict[str, Any]] = listing or []
+                directories += [info["name"] for info in infos if info["type"] == "directory"]
+                found |= {info["name"]: info for info in infos if withdirs or info["type"] != "directory"}
         return dict(sorted(found.items()))
 
     async def _mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:

@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard, cast
 
 from forebay._client import Client, File
 
@@ -89,17 +89,19 @@ class Header(NamedTuple):
         :raises SafetensorError: if it is none.
         """
         try:
-            described: Any = json.loads(text, object_pairs_hook=_unique)
+            whole: object = json.loads(text, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             raise SafetensorError(f"Error while deserializing header: invalid JSON in header: {error}") from error
-        if not isinstance(described, dict):
+        if not isinstance(whole, dict):
             raise SafetensorError("Error while deserializing header: it is no JSON object")
+        # Names in JSON are text.
+        described = cast("dict[str, object]", whole)
         metadata = described.pop("__metadata__", None)
         if metadata is not None and not _is_text(metadata):
             raise SafetensorError("Error while deserializing header: __metadata__ is no map of text")
         begin = 8 + len(text)
-        tensors = {name: _tensor(name, fields, begin) for name, fields in described.items()}
-        tensors = dict(sorted(tensors.items(), key=lambda named: (named[1].start, named[1].end, named[0])))
+        found = [(name, _tensor(name, fields, begin)) for name, fields in described.items()]
+        tensors = dict(sorted(found, key=lambda named: (named[1].start, named[1].end, named[0])))
         at = begin
         for name, tensor in tensors.items():
             if tensor.start != at:
@@ -117,22 +119,28 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _is_text(metadata: object) -> bool:
-    return isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
+def _is_text(metadata: object) -> TypeGuard[dict[str, str]]:
+    if not isinstance(metadata, dict):
+        return False
+    return all(isinstance(text, str) for text in cast("dict[str, object]", metadata).values())
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+def _are_sizes(values: object) -> TypeGuard[list[int]]:
+    def is_size(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+    return isinstance(values, list) and all(map(is_size, cast("list[object]", values)))
 
 
-def _tensor(name: str, fields: Any, begin: int) -> Tensor:
+def _tensor(name: str, fields: object, begin: int) -> Tensor:
     wrong = SafetensorError(f"Error while deserializing header: tensor `{name}` is not described as the format has it")
-    if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(fields, dict):
         raise wrong
-    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
-    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+    described = cast("dict[str, object]", fields)
+    if set(described) != {"dtype", "shape", "data_offsets"}:
         raise wrong
-    if not all(map(_is_size, [*shape, *offsets])) or not isinstance(dtype, str):
+    dtype, shape, offsets = described["dtype"], described["shape"], described["data_offsets"]
+    if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise wrong
     start, end = offsets
     # Of types that are not known here, other tensors of the file can be read all the same.
@@ -147,9 +155,11 @@ class _Framework(Protocol):
 
     def empty(self, shape: Sequence[int], dtype: str) -> tuple[Any, tuple[int, int]]:
         """A new array, and its address and length in bytes."""
+        ...
 
     def finish(self, array: Any) -> Any:
         """It, where it is wanted."""
+        ...
 
 
 class _Numpy:

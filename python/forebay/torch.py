@@ -10,7 +10,7 @@ A ``DataLoader`` takes anything that is iterable for a sampler, so this imports 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from forebay._client import Client
@@ -65,7 +65,7 @@ class AnnouncingSampler(Generic[_Index]):
         cast(Any, self.sampler).set_epoch(epoch)
 
     def _ranges(self, item: Any) -> list[Range]:
-        indices = item if isinstance(item, (list, tuple)) else [item]
+        indices: Sequence[Any] = cast("Sequence[Any]", item) if isinstance(item, (list, tuple)) else [item]
         ranges: list[Range] = []
         for index in indices:
             found = self._where(index)

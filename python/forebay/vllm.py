@@ -33,11 +33,11 @@ def register() -> None:
 def loader_class(base: Any) -> Any:
     """The loader, as a subclass of vLLM's ``BaseModelLoader``."""
 
-    class ForebayModelLoader(base):  # type: ignore[misc, valid-type, unused-ignore]
+    class ForebayModelLoader(base):  # type: ignore[misc, valid-type, unused-ignore]  # pyright: ignore[reportUntypedBaseClass]
         """Loads weights through the cache."""
 
         def __init__(self, load_config: Any) -> None:
-            super().__init__(load_config)
+            super().__init__(load_config)  # pyright: ignore[reportUnknownMemberType]
             self._settings: dict[str, Any] = dict(load_config.model_loader_extra_config or {})
             self._path: str | None = self._settings.pop("path", None)
 
