@@ -8,6 +8,8 @@ use forebay_e2e::{Bucket, Setup, finish, installed, is_long_run, is_root, skippe
 
 /// When a suite has hung: with nothing else to do they take a minute.
 const LIMIT: Duration = Duration::from_secs(800);
+/// Files that are written while the mount is replaced.
+const FILES: usize = 8;
 /// Each operation, and how often.
 const OPERATIONS: &str = include_str!("../fsx.toml");
 
@@ -25,16 +27,21 @@ fn exercise(operations: u32, seed: u32, mapped: Mapped, settings: &[&str], limit
     let Some(fsx) = installed("fsx") else { return };
     let bucket = Bucket::new();
     let mount = Setup::of(&bucket).options(settings).up(&bucket);
+    operate(&fsx, &mount.path("fsx"), operations, seed, mapped, limit);
+    assert!(bucket.object("fsx") == std::fs::read(mount.path("fsx")).unwrap());
+}
+
+/// Random operations on a file, by a process of its own.
+fn operate(fsx: &Path, file: &Path, operations: u32, seed: u32, mapped: Mapped, limit: Duration) {
     let directory = tempfile::tempdir().unwrap();
     let configuration = directory.path().join("fsx.toml");
     std::fs::write(&configuration, format!("nomsyncafterwrite = {}\n{OPERATIONS}", mapped == Mapped::Later)).unwrap();
     let mut command = Command::new(fsx);
     command.args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]).arg(configuration);
-    command.arg("-P").arg(directory.path()).arg(mount.path("fsx"));
+    command.arg("-P").arg(directory.path()).arg(file);
     let finished = finish(&mut command, limit);
     assert_eq!(finished.code, Some(0), "seed {seed}: {}\n{}", finished.text(), finished.stderr);
     assert!(finished.text().contains("All operations completed A-OK!"), "{finished:?}");
-    assert!(bucket.object("fsx") == std::fs::read(mount.path("fsx")).unwrap());
     println!("{operations} operations in {:?}", finished.took);
 }
 
@@ -58,6 +65,36 @@ fn ten_thousand_random_operations_where_the_kernel_reads_materialised_copies() {
 fn ten_thousand_random_operations_over_the_device_and_over_io_uring() {
     for channel in channels() {
         exercise(10_000, 8, Mapped::Later, &[channel], LIMIT);
+    }
+}
+
+/// Each file is written by a process of its own, and between two of them the next process of the mount takes over, which was asked to
+/// while one wrote.
+#[test]
+fn random_operations_on_files_while_the_mount_is_replaced_again_and_again() {
+    let Some(fsx) = installed("fsx") else { return };
+    let bucket = Bucket::new();
+    let worker = Setup::of(&bucket).worker(&bucket);
+    let mut mount = Setup::without_origin().mount([&worker]);
+    let files: Vec<_> = (0..FILES).map(|number| mount.path(&format!("fsx{number}"))).collect();
+    let mut replaced = 0;
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| {
+            for (seed, file) in (20..).zip(&files) {
+                operate(&fsx, file, 2_000, seed, Mapped::Later, LIMIT);
+                // It is looked for open files again and again.
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        });
+        while !written.is_finished() {
+            let _ = mount.replace(&[]).succeeded();
+            replaced += 1;
+        }
+        written.join().unwrap();
+    });
+    assert!(replaced >= FILES / 2, "{replaced}");
+    for (number, file) in files.iter().enumerate() {
+        assert!(bucket.object(&format!("fsx{number}")) == std::fs::read(file).unwrap(), "{number}");
     }
 }
 
