@@ -52,8 +52,8 @@ else
     echo "packages: lintian did not look at the .deb (apt-get install lintian)" >&2
 fi
 if command -v rpmlint >/dev/null 2>&1; then
-    rpmlint --config deploy/packages/rpmlintrc.toml "$at"/*.rpm
+    rpmlint --strict --config deploy/packages/rpmlintrc.toml "$at"/*.rpm
 else
-    echo "packages: rpmlint did not look at the .rpm (dnf install rpmlint)" >&2
+    echo "packages: rpmlint did not look at the .rpm (rpmlint of dnf or apt-get)" >&2
 fi
 ls -l "$at"/*.deb "$at"/*.rpm
