@@ -221,9 +221,30 @@ an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts() {
     rootfs_run apt-get install --yes --quiet /root/forebay.deb
     has_other_pid forebay-worker.service "$worker"
     eventually "the worker is active" is_active forebay-worker.service
-    [[ $(pid_of forebay-mount@mnt-data.service) == "$mount" ]]
+    # Another process has the mount, with what is open in it, and is the unit's.
+    has_other_pid forebay-mount@mnt-data.service "$mount"
+    is_active forebay-mount@mnt-data.service
+    rootfs_run journalctl --unit forebay-mount@mnt-data.service --no-pager | grep -q 'taken over from another process'
     [[ $(rootfs_run md5sum /etc/forebay/forebay.toml) == "$before" ]]
     stop_reader
+}
+
+a_reload_under_a_reader_takes_the_mount_over_and_the_unit_stays_what_it_is() {
+    local before round
+    start_reader /mnt/data
+    for round in 1 2 3; do
+        before=$(pid_of forebay-mount@mnt-data.service)
+        rootfs_run systemctl reload forebay-mount@mnt-data.service
+        has_other_pid forebay-mount@mnt-data.service "$before"
+        not rootfs_run kill -0 "$before"
+    done
+    # systemd hears it die as any other.
+    before=$(pid_of forebay-mount@mnt-data.service)
+    stop_reader
+    rootfs_run kill -KILL "$before"
+    eventually "another process serves the mount" has_other_pid forebay-mount@mnt-data.service "$before"
+    eventually "the mount is active" is_active forebay-mount@mnt-data.service
+    verifies /mnt/data
 }
 
 a_line_of_fstab_mounts_a_bucket() {
@@ -282,6 +303,7 @@ try a_mount_that_is_killed_is_started_again
 try programs_notice_nothing_of_a_killed_mount_that_systemd_keeps
 try a_worker_that_hangs_is_found_by_the_watchdog
 try an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts
+try a_reload_under_a_reader_takes_the_mount_over_and_the_unit_stays_what_it_is
 try a_line_of_fstab_mounts_a_bucket
 try a_bucket_of_its_own_is_a_unit
 try a_purge_leaves_nothing_that_runs_and_no_configuration

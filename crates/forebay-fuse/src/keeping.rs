@@ -36,7 +36,7 @@ impl Keeping {
         Ok(Self { keeper, journal, what: Mutex::new(Some(what)) })
     }
 
-    /// This process serves after all, though another one may have told the keeper that it does.
+    /// This process serves after all, whatever another one may have told the keeper.
     pub(crate) fn again(&self) {
         if let Some(what) = &*self.what.lock()
             && let Err(error) = self.keeper.keep(what)

@@ -226,6 +226,13 @@ impl Mount {
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
+    /// Has it be kept over a crash as it was, if it was: the process before has said meanwhile that it does not serve it any more.
+    pub fn keep_again(&self) {
+        if let Some(keeping) = self.shared.kept() {
+            keeping.again();
+        }
+    }
+
     /// It may be another process's by now: it is not unmounted by this one any more.
     pub fn abandon(&self) {
         self.hand_over.detached();

@@ -116,7 +116,7 @@ impl Keeps for FdStore {
             let told = format!("FileDescriptorStoreMax= of the unit is {}, and {} are needed", self.room, 2 * count);
             return Err(io::Error::other(told));
         }
-        let number = stored.number + 1;
+        let number = next_number(stored.number);
         let (memory, clone) = (format!("{MEMORY}{number}"), format!("{CLONE}{number}"));
         let clones: Vec<_> = what.clones.iter().map(|clone| clone.as_fd()).collect();
         self.store(CONNECTION, &[what.connection.as_fd()])?;
@@ -131,7 +131,7 @@ impl Keeps for FdStore {
     }
 
     fn leave(&self) {
-        // The next process is none of this service.
+        // A next process of this service stores what it has once this one has let go of everything.
         self.forget();
     }
 
@@ -147,6 +147,15 @@ impl Keeps for FdStore {
     fn is_there(&self) -> bool {
         true
     }
+}
+
+/// The number of what is stored next. It goes up also from the process before to one that the manager did not start, and that so knows
+/// nothing of what the manager has: time does, while the system runs.
+fn next_number(last: u64) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanos =
+        u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default();
+    nanos.max(last + 1)
 }
 
 /// Where the manager listens.

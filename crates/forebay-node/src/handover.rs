@@ -8,7 +8,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -32,6 +32,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Handover {
     stop: CancellationToken,
     left: CancellationToken,
+    successor: Arc<OnceLock<u32>>,
     /// Whether the mount is being given away: this process has stopped serving it.
     giving: watch::Receiver<bool>,
     /// Told when all else of this process has ended.
@@ -49,14 +50,16 @@ impl Handover {
         let (stop, left) = (CancellationToken::new(), CancellationToken::new());
         let (all_ended, have_all_ended) = oneshot::channel();
         let (tell_giving, giving) = watch::channel(false);
-        let answerer = Answerer { identity, mount, stop: stop.clone(), left: left.clone(), giving: tell_giving };
+        let successor = Arc::<OnceLock<u32>>::default();
+        let (stopped, gone, next) = (stop.clone(), left.clone(), Arc::clone(&successor));
+        let answerer = Answerer { identity, mount, stop: stopped, left: gone, successor: next, giving: tell_giving };
         let serving = tokio::spawn(answerer.serve(listener, have_all_ended));
-        Ok(Self { stop, left, giving, all_ended, serving })
+        Ok(Self { stop, left, successor, giving, all_ended, serving })
     }
 
-    /// Whether another process serves the mount.
-    pub(crate) fn is_left(&self) -> bool {
-        self.left.is_cancelled()
+    /// The process that serves the mount instead.
+    pub(crate) fn successor(&self) -> Option<u32> {
+        self.successor.get().copied().filter(|_| self.left.is_cancelled())
     }
 
     /// Gives the mount to nobody from now on. Where it is being given just now, waits for what comes of it: who unmounts before
@@ -94,6 +97,8 @@ struct Answerer {
     stop: CancellationToken,
     /// Cancelled when another process serves the mount.
     left: CancellationToken,
+    /// That process.
+    successor: Arc<OnceLock<u32>>,
     /// Whether this process has stopped serving the mount.
     giving: watch::Sender<bool>,
 }
@@ -111,7 +116,10 @@ impl Answerer {
             };
             let (released, is_released) = mpsc::channel();
             let (mount, stop, left) = (self.mount.clone(), self.stop.clone(), self.left.clone());
-            let mut side = Side { mount, stop, left, giving: self.giving.clone(), is_released };
+            let peer = rustix::net::sockopt::socket_peercred(&socket).map(|peer| peer.pid.as_raw_nonzero().get());
+            let peer = peer.ok().and_then(|pid| u32::try_from(pid).ok());
+            let (successor, giving) = (Arc::clone(&self.successor), self.giving.clone());
+            let mut side = Side { mount, stop, left, peer, successor, giving, is_released };
             let identity = self.identity.clone();
             let mut giving = tokio::task::spawn_blocking(move || {
                 let cannot = side.mount.cannot();
@@ -144,6 +152,9 @@ struct Side {
     mount: HandOver,
     stop: CancellationToken,
     left: CancellationToken,
+    /// The process that asks.
+    peer: Option<u32>,
+    successor: Arc<OnceLock<u32>>,
     giving: watch::Sender<bool>,
     is_released: mpsc::Receiver<()>,
 }
@@ -171,6 +182,10 @@ impl GivingSide for Side {
 
     fn release(&mut self) {
         self.mount.leave();
+        if let Some(peer) = self.peer {
+            // It is given away once.
+            let _ = self.successor.set(peer);
+        }
         self.left.cancel();
         // An error means that this process has ended by another way: then nothing is left to let go of.
         let _ = self.is_released.recv();

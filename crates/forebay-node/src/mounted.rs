@@ -320,6 +320,7 @@ pub(crate) async fn succeed(successor: Successor, held: Held) -> anyhow::Result<
         let Held { state, connection, mut holding } = held;
         let mount = successor.serve(state, connection, || holding.serves())?;
         let released = holding.released();
+        mount.keep_again();
         mount.answers()?;
         Ok::<_, MountError>((mount, released))
     };

@@ -87,10 +87,10 @@ impl Node {
         }
     }
 
-    /// Whether another process serves its mount, so that it has ended here.
+    /// The process that serves its mount instead, so that it has ended here.
     #[must_use]
-    pub fn is_handed_over(&self) -> bool {
-        self.parts.handover.as_ref().is_some_and(Handover::is_left)
+    pub fn successor(&self) -> Option<u32> {
+        self.parts.handover.as_ref().and_then(Handover::successor)
     }
 
     /// Waits until its mount was unmounted from outside, or another process serves it; without one, for ever.

@@ -1,11 +1,12 @@
 //! Going to the background.
 //!
-//! The process starts itself again with one more, hidden flag. The child's standard error is the log. Its standard
-//! output is a pipe, on which the child writes one line: that the mount answers, or why it will not. The parent waits
+//! The process starts itself again with one more, hidden flag. The child's standard error is the log: a file, or the journal
+//! where that is the parent's, too. Its standard output is a pipe, on which the child writes one line: that the mount answers, or why it will not. The parent waits
 //! for that line with a deadline, and shows the progress to the user. Then the parent ends, and the child closes the
 //! pipe. So "the command succeeded" means "the mount can be used", and an error shows in the command's own exit code.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -38,19 +39,18 @@ enum Word<T> {
     Failed(UserError),
 }
 
-/// In the parent: starts the child, which logs to `log`, and waits until it is ready, for so much `longer` than is usual. Returns
-/// what it says of itself.
+/// In the parent: starts the child, which logs to the file `log`, or to where this process does, and waits until it is ready, for so
+/// much `longer` than is usual. Returns what it says of itself.
 ///
 /// # Errors
 /// Whatever the child says; that it ended or took too long without a word.
 pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
-    log: &Path,
+    log: Option<&Path>,
     doing: &str,
     longer: Duration,
 ) -> anyhow::Result<T> {
     let within = READY_WITHIN.saturating_add(longer);
-    let stderr = logging::open(log)?;
-    let log_start = stderr.metadata().map_or(0, |metadata| metadata.len());
+    let log = log.map(Log::open).transpose()?;
     let program = std::env::current_exe().context("cannot find the program's own file")?;
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     // Behind the name of the command, and so before a `--`.
@@ -59,7 +59,7 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(stderr)
+        .stderr(log.as_ref().map_or_else(|| Ok(Stdio::inherit()), Log::for_child)?)
         .spawn()
         .context("cannot start a process in the background")?;
     let spinner = spinner(doing);
@@ -74,13 +74,13 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
         }
         Heard::End => {
             let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            let what = format!("the process in the background ended ({status}){}", tail_of(log, log_start));
-            Err(Fault::new(Exit::Failed, what, format!("see the log, {}", log.display())).into())
+            let what = format!("the process in the background ended ({status}){}", tail_of(log.as_ref()));
+            Err(Fault::new(Exit::Failed, what, format!("see the log, {}", name_of(log.as_ref()))).into())
         }
         Heard::Nothing => {
             end(&mut child);
-            let what = format!("the mount was not ready within {} s{}", within.as_secs(), tail_of(log, log_start));
-            let next = format!("see the log, {}; `--foreground` shows what it waits for", log.display());
+            let what = format!("the mount was not ready within {} s{}", within.as_secs(), tail_of(log.as_ref()));
+            let next = format!("see the log, {}; `--foreground` shows what it waits for", name_of(log.as_ref()));
             Err(Fault::new(Exit::Unavailable, what, next).into())
         }
     }
@@ -119,18 +119,44 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// What the child logged, so that its reason is seen without opening a file.
-fn tail_of(log: &Path, start: u64) -> String {
-    let read = || -> std::io::Result<String> {
-        let mut file = std::fs::File::open(log)?;
+/// The file that a child logs to.
+struct Log<'a> {
+    path: &'a Path,
+    file: File,
+    /// How long it was before.
+    start: u64,
+}
+
+impl<'a> Log<'a> {
+    fn open(path: &'a Path) -> anyhow::Result<Self> {
+        let file = logging::open(path)?;
+        let start = file.metadata().map_or(0, |metadata| metadata.len());
+        Ok(Self { path, file, start })
+    }
+
+    fn for_child(&self) -> anyhow::Result<Stdio> {
+        Ok(self.file.try_clone().context("cannot duplicate the log")?.into())
+    }
+
+    /// The end of what the child logged.
+    fn tail(&self) -> std::io::Result<String> {
+        let mut file = File::open(self.path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(start.max(length.saturating_sub(LOG_TAIL))))?;
+        file.seek(SeekFrom::Start(self.start.max(length.saturating_sub(LOG_TAIL))))?;
         let mut bytes = Vec::new();
         file.take(LOG_TAIL).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
-    };
-    match read() {
-        Ok(text) if !text.is_empty() => format!("; it logged:\n{text}"),
+    }
+}
+
+fn name_of(log: Option<&Log<'_>>) -> String {
+    log.map_or_else(|| "which is the journal".to_owned(), |log| log.path.display().to_string())
+}
+
+/// What the child logged, so that its reason is seen without opening a file.
+fn tail_of(log: Option<&Log<'_>>) -> String {
+    match log.map(Log::tail) {
+        Some(Ok(text)) if !text.is_empty() => format!("; it logged:\n{text}"),
         _ => String::new(),
     }
 }

@@ -17,6 +17,7 @@ pub(crate) async fn serve(node: NodeBuilder, say: impl FnOnce(NodeAddresses)) ->
     say(node.addresses());
     let signal = service.follow(node.ready(), signals.next()).await;
     info!(signal, "ending");
+    service.ends();
     tokio::select! {
         ended = node.shutdown() => {
             ended?;

@@ -49,6 +49,12 @@ pub(crate) fn to_stderr(config: &Config, level: LogLevel) -> anyhow::Result<()> 
     install(config, level, BoxMakeWriter::new(stderr), stderr().is_terminal())
 }
 
+/// Whether standard error is the journal of systemd, which says so (`systemd.exec(5)`, `JOURNAL_STREAM`).
+pub(crate) fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    rustix::fs::fstat(stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
 /// Opens a log file to append to it. Only its owner reads it: it names objects.
 ///
 /// # Errors

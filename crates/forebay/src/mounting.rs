@@ -95,15 +95,16 @@ pub(crate) fn begin(
         return Ok(Begun::Stay { log: config.log_file.clone() });
     }
     let log = match &config.log_file {
-        Some(path) => std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))?,
-        None => state::default_log(&mountpoint::resolve(at)?)?,
+        Some(path) => Some(std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))?),
+        None if logging::is_journal() => None,
+        None => Some(state::default_log(&mountpoint::resolve(at)?)?),
     };
     if stay.background_child {
         // Standard error is the log: the parent opened it.
         logging::to_stderr(config, config.log_level)?;
-        return Ok(Begun::Stay { log: Some(log) });
+        return Ok(Begun::Stay { log });
     }
-    let summary: MountSummary = daemon::start(&log, doing, replace.longer())?;
+    let summary: MountSummary = daemon::start(log.as_deref(), doing, replace.longer())?;
     summary.notes.iter().for_each(|note| output::say(note));
     print(&summary, stay.json.json)?;
     Ok(Begun::Done)
@@ -160,15 +161,19 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
     }
     let end = async {
         tokio::select! {
-            () = node.ended() => match node.is_handed_over() {
-                true => info!("another process serves the mount"),
-                false => info!("unmounted from outside"),
+            () = node.ended() => match node.successor() {
+                Some(process) => info!(process, "another process serves the mount"),
+                None => info!("unmounted from outside"),
             },
             signal = signals.next() => info!(signal, "unmounting"),
         }
     };
     // It answers already.
     service.follow(std::future::ready(()), end).await;
+    match node.successor() {
+        Some(process) => tokio::task::block_in_place(|| service.goes_on(process)),
+        None => service.ends(),
+    }
     let at_once = node.at_once();
     let mut ending = std::pin::pin!(node.shutdown());
     loop {

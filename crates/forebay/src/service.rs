@@ -8,14 +8,17 @@
 //! service manager nothing is sent.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IoSlice, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::time::MissedTickBehavior;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
@@ -28,6 +31,8 @@ const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
 /// A manager that takes nothing for this long has more to do than to hear of us.
 const TELL_WITHIN: Duration = Duration::from_secs(1);
+/// How long it may take until it has seen to what it was told.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The service manager that started this process, if one did.
 pub(crate) struct Service {
@@ -58,20 +63,33 @@ impl Service {
         Self { socket, _alive: alive }
     }
 
-    /// Tells that this process is ready once `ready` is, and that it ends once `end` is. What `end` gives; the caller
-    /// ends what runs.
+    /// Tells that this process is ready once `ready` is, until `end` is. What that gives; [`Service::ends`] or [`Service::goes_on`]
+    /// follows.
     pub(crate) async fn follow<T>(&self, ready: impl Future<Output = ()>, end: impl Future<Output = T>) -> T {
         let mut end = std::pin::pin!(end);
         self.tell("STATUS=Started; waits for the cluster's state");
-        let ended = tokio::select! {
+        tokio::select! {
             ended = &mut end => ended,
             () = ready => {
                 self.tell("READY=1\nSTATUS=Serving");
                 end.await
             }
-        };
+        }
+    }
+
+    /// The service ends.
+    pub(crate) fn ends(&self) {
         self.tell("STOPPING=1\nSTATUS=Ending");
-        ended
+    }
+
+    /// The service goes on in another process. Waits until the manager knows that: of a service whose process has ended it ends all
+    /// others, too. To be called from a thread that may wait.
+    pub(crate) fn goes_on(&self, process: u32) {
+        let Some(socket) = &self.socket else { return };
+        socket.tell(&format!("MAINPID={process}\nSTATUS=Serving"));
+        if let Err(error) = socket.wait() {
+            warn!(%error, "it is not known whether the service manager has heard which process serves now");
+        }
     }
 
     fn tell(&self, lines: &str) {
@@ -118,6 +136,22 @@ impl NotifySocket {
         Ok(Self { socket, address })
     }
 
+    /// Waits until the manager has seen to all that it was told: it closes what came with this.
+    fn wait(&self) -> io::Result<()> {
+        let (mut ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(SEEN_WITHIN))?;
+        self.socket.connect_addr(&self.address)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [theirs.as_fd()];
+        // There is room for it.
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let lines = [IoSlice::new(b"BARRIER=1")];
+        rustix::io::retry_on_intr(|| rustix::net::sendmsg(&self.socket, &lines, &mut control, SendFlags::NOSIGNAL))?;
+        drop(theirs);
+        ours.read(&mut [0]).map(drop)
+    }
+
     /// Connects to nothing: a manager that was started anew listens at the same address.
     fn tell(&self, lines: &str) {
         if let Err(error) = self.socket.send_to_addr(lines.as_bytes(), &self.address) {
@@ -128,6 +162,11 @@ impl NotifySocket {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSliceMut;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::net::{RecvAncillaryBuffer, RecvFlags};
+
     use super::*;
 
     const SOON: Duration = Duration::from_secs(30);
@@ -167,6 +206,30 @@ mod tests {
             NotifySocket::at(&address).unwrap().tell("READY=1\nSTATUS=Serving");
             assert_eq!(received(&socket), "READY=1\nSTATUS=Serving", "{address:?}");
         }
+    }
+
+    /// As `sd_notify_barrier(3)` has it.
+    #[tokio::test]
+    async fn a_manager_knows_which_process_goes_on_before_this_one_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_read_timeout(Some(SOON)).unwrap();
+        let has_seen = Arc::new(AtomicBool::new(false));
+        let sees = Arc::clone(&has_seen);
+        let hearing = std::thread::spawn(move || {
+            assert_eq!(received(&manager), "MAINPID=7\nSTATUS=Serving");
+            let (mut bytes, mut space) = ([0; 64], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut into = [IoSliceMut::new(&mut bytes)];
+            let heard = rustix::net::recvmsg(&manager, &mut into, &mut control, RecvFlags::empty()).unwrap();
+            sees.store(true, Ordering::SeqCst);
+            drop(control);
+            assert_eq!(&bytes[..heard.bytes], b"BARRIER=1");
+        });
+        Service::new(Some(path.as_os_str()), None).goes_on(7);
+        assert!(has_seen.load(Ordering::SeqCst));
+        hearing.join().unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,12 @@ fi
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload || :
     if [ "$1" -ge 2 ]; then
-        # Mounts go on with the program that they have, since what is open in them would end with it.
+        # Mounts are taken over with what is open in them, and before their worker is restarted: what was asked of it is answered
+        # first.
+        for unit in $(systemctl list-units --plain --no-legend --state=active 'forebay-mount@*' 'forebay-up@*' | cut -d' ' -f1); do
+            systemctl reload "$unit" ||
+                echo "$unit goes on with the program that it has: systemctl status $unit says why" >&2
+        done
         systemctl try-restart forebay-worker.service forebay-coordinator.service || :
     fi
 fi

@@ -132,10 +132,7 @@ impl Raw {
 
     /// The next event that is about more than that a number may be used again.
     fn event(&self, what: &str) -> Event {
-        let event =
-            wait(what, || self.events.next_event().unwrap().filter(|event| event.kind != EventKind::TimewaitExit));
-        println!("{what}: {event:?}");
-        event
+        wait(what, || self.events.next_event().unwrap().filter(|event| event.kind != EventKind::TimewaitExit))
     }
 
     /// Connects; the words of a rejection otherwise.
@@ -229,7 +226,9 @@ impl<'a> RawPair<'a> {
     fn poll(&mut self) {
         let mut ended = Vec::new();
         self.raw.queue.poll(&mut ended).unwrap();
-        for completion in ended {
+        // Soft-RoCE leaves what ended with a pair before in the queue.
+        let number = self.pair.number();
+        for completion in ended.into_iter().filter(|completion| completion.queue_pair() == number) {
             match self.pair.ended(completion) {
                 Ended::Received { receive, length } => {
                     self.heard.push_back(self.pair.message_in(receive, length).to_vec());
@@ -240,7 +239,7 @@ impl<'a> RawPair<'a> {
             }
         }
         if let Some(event) = self.raw.events.next_event().unwrap() {
-            self.is_broken |= event.kind == EventKind::Disconnected;
+            self.is_broken |= event.kind == EventKind::Disconnected && event.about == self.pair.id().key();
         }
     }
 

@@ -123,6 +123,7 @@ async fn serve(args: &Args, loaded: &Loaded) -> anyhow::Result<()> {
         () = operator.run() => "the end of all watches",
         signal = service.follow(ready(&readiness), signals.next()) => signal,
     };
+    service.ends();
     // Nothing is lost: the next operator goes on from what the objects say.
     info!(signal, "ended");
     if let Some(probes) = probes {
