@@ -13,6 +13,8 @@ need cargo-auditable 0.7.7 "lists in the program what it was built from"
 CARGO_TARGET_DIR=$(realpath -m "${1:-target/dist}")
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export CARGO_TARGET_DIR SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0 CARGO_PROFILE_RELEASE_STRIP=symbols
+# What no part uses of another goes, and what is the same is there once. Whoever builds to try something does not wait for that.
+export CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1
 # Paths of this machine would make two builds differ, and are nobody's business. Of several that fit, the last one counts.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 paths=("$cargo_home=/cargo" "$(rustc --print sysroot)=/rust" "$PWD=/forebay" "$CARGO_TARGET_DIR=/target")

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes of an image's archive, as `buildah push … docker-archive:FROM` writes it, one that is the same each time it is built.
+"""Makes of an image's archive, as `buildah push … docker-archive:FROM` writes it, one that is the same at each build.
 
     image-archive.py FROM TO
 
-buildah notes the container that it built in and the name of its host, which nobody needs and which are others each time. The
-new archive has configuration, layers and manifest, which is what `docker load`, `podman load` and `ctr images import` read.
+buildah notes the container that it built in and the name of its host, which nobody needs and which are others each
+time. The new archive has configuration, layers and manifest, which is what `docker load`, `podman load` and
+`ctr images import` read.
 """
 
 import hashlib

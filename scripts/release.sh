@@ -38,25 +38,27 @@ else
     exit 1
 fi
 
-make_all() { # In whatever directory: the commit is the same.
-    scripts/packages.sh >&2
-    scripts/image.sh >&2
+# In fresh directories: files that were checked out before the commit was made would have times of their own in the .rpm.
+directories=$(mktemp -d)
+first=$directories/first second=$directories/another
+trap 'rm -rf "$directories"; git worktree prune' EXIT
+make_all() {
+    git worktree add --quiet --detach "$1" HEAD
+    (cd "$1" && scripts/packages.sh && scripts/image.sh) >&2
 }
-make_all
-cp target/packages/*.deb target/packages/*.rpm target/image/*.tar "$files/"
+make_all "$first"
+make_all "$second"
+made=("$first"/target/packages/*.deb "$first"/target/packages/*.rpm "$first"/target/image/*.tar)
+for file in "$first/target/dist/release/forebay" "${made[@]}"; do
+    cmp "$file" "$second/${file#"$first/"}" || { echo "release: this is not the same when it is built again" >&2; exit 1; }
+done
+cp "${made[@]}" "$files/"
+echo "release: the same bytes, built twice"
 
-again=$(mktemp -d)
-trap 'git worktree remove --force "$again/forebay" 2>/dev/null || true; rm -rf "$again"' EXIT
-git worktree add --quiet --detach "$again/forebay" HEAD
-(cd "$again/forebay" && cargo cyclonedx --quiet --format json --target x86_64-unknown-linux-gnu \
+(cd "$first" && cargo cyclonedx --quiet --format json --target x86_64-unknown-linux-gnu \
     --manifest-path crates/forebay/Cargo.toml)
 # Where it was made is no part of it.
-sed "s|$again/forebay|/forebay|g" "$again/forebay/crates/forebay/forebay.cdx.json" >"$files/forebay-$version.cdx.json"
-(cd "$again/forebay" && git clean --quiet -fdx -e target && make_all)
-for first in target/dist/release/forebay target/packages/*.deb target/packages/*.rpm target/image/*.tar; do
-    cmp "$first" "$again/forebay/$first" || { echo "release: $first is not the same when it is built again" >&2; exit 1; }
-done
-echo "release: the same bytes, built twice"
+sed "s|$first|/forebay|g" "$first/crates/forebay/forebay.cdx.json" >"$files/forebay-$version.cdx.json"
 
 # The section of the changelog.
 heading=$([[ -n $is_trial ]] && echo Unreleased || echo "$version")

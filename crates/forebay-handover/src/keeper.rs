@@ -11,12 +11,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::Pid;
 use tracing::{debug, error, info, warn};
 
 use crate::keeping::{Action, Event, Keeper, Over, Peer};
 use crate::kept::{Coming, FromKeeper, Kept, ToKeeper, send_kept};
+use crate::peer::peer_of;
 use crate::restart::Restart;
 use crate::wire::{Wire, WireError};
 
@@ -64,7 +63,7 @@ struct Visitor {
     wire: Wire,
     socket: UnixStream,
     /// Its process, where the kernel says which.
-    pid: Option<Pid>,
+    pid: Option<u32>,
     /// What it is about to give, and how it is started again.
     coming: Option<(Coming, Option<Restart>)>,
 }
@@ -171,7 +170,7 @@ impl KeeperProcess {
         });
         match begun {
             Ok(wire) => {
-                let pid = socket_peercred(&socket).ok().map(|credentials| credentials.pid);
+                let pid = peer_of(&socket).ok().and_then(|peer| peer.process);
                 self.visitors.insert(peer, Visitor { wire, socket, pid, coming: None });
             }
             Err(error) => warn!(%error, "a process that wants to talk to the keeper is sent away"),
@@ -260,8 +259,8 @@ impl Drop for KeeperProcess {
 }
 
 /// Whether a process was killed, or has ended: its first thread has, which ends last otherwise (`proc_pid_stat(5)`).
-fn is_dying(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+fn is_dying(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name before it may have any characters.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     matches!(state, Some('Z' | 'X'))

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
+use crate::peer::peer_of;
 use crate::restart::Restart;
 use crate::wire::{Wire, WireError};
 
@@ -228,8 +229,7 @@ impl Keeps for KeeperLink {
     }
 
     fn process(&self) -> Option<u32> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
-        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+        peer_of(&self.socket).ok()?.process
     }
 
     fn keep(&self, what: &Kept) -> io::Result<()> {

@@ -11,9 +11,10 @@
 //! * `message`: what both processes say;
 //! * `giving` and `taking`: what each of them does when; `keeping`: what a keeper does.
 //!
-//! The shell around them: `sealed` (memory that nobody changes any more), `wire` (messages and descriptors over a socket), and
-//! `exchange`, which drives both ends. For a process that dies: `memory` (state and journal where they outlive it), `kept` (what it
-//! gives to a keeper), `keeper` (which has it until the next process comes), and `restart` (how that is started).
+//! The shell around them: `sealed` (memory that nobody changes any more), `wire` (messages and descriptors over a socket),
+//! `peer` (who is at its other end), and `exchange`, which drives both ends. For a process that dies: `memory` (state and
+//! journal where they outlive it), `kept` (what it gives to a keeper), `keeper` (which has it until the next process comes), and
+//! `restart` (how that is started).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -28,6 +29,7 @@ mod keeping;
 mod kept;
 mod memory;
 mod message;
+mod peer;
 mod restart;
 mod sealed;
 mod state;
@@ -45,6 +47,7 @@ pub use keeper::{KeeperProcess, Visitors};
 pub use kept::{KeeperLink, Keeps, Kept, Taken};
 pub use memory::{Journal, Unreadable, read_kept};
 pub use message::{Order, Refusal};
+pub use peer::{Peer, peer_of};
 pub use restart::Restart;
 pub use sealed::{read_sealed, sealed};
 pub use state::{

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_fuse::HandOver;
-use forebay_handover::{Given, GivingSide, Held, Identity, NotTaken, Order, Refusal, give, take};
+use forebay_handover::{Given, GivingSide, Held, Identity, NotTaken, Order, Refusal, give, peer_of, take};
 use forebay_private::{PrivateError, PrivateListener, may_talk, nobody, our_user};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -116,8 +116,7 @@ impl Answerer {
             };
             let (released, is_released) = mpsc::channel();
             let (mount, stop, left) = (self.mount.clone(), self.stop.clone(), self.left.clone());
-            let peer = rustix::net::sockopt::socket_peercred(&socket).map(|peer| peer.pid.as_raw_nonzero().get());
-            let peer = peer.ok().and_then(|pid| u32::try_from(pid).ok());
+            let peer = peer_of(&socket).ok().and_then(|peer| peer.process);
             let (successor, giving) = (Arc::clone(&self.successor), self.giving.clone());
             let mut side = Side { mount, stop, left, peer, successor, giving, is_released };
             let identity = self.identity.clone();
@@ -248,8 +247,8 @@ impl Drop for HangUp {
 pub(crate) fn connect(path: &Path) -> anyhow::Result<UnixStream> {
     let cannot = || format!("cannot connect to {}", path.display());
     let socket = UnixStream::connect(path).with_context(cannot)?;
-    let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from).with_context(cannot)?;
-    if !may_talk(peer.uid.as_raw(), our_user(), nobody()) {
+    let peer = peer_of(&socket).with_context(cannot)?;
+    if !may_talk(peer.user, our_user(), nobody()) {
         let what = format!("the process at {} is another user's", path.display());
         return Err(Fault::new(Exit::Denied, what, "mount as that user").into());
     }
