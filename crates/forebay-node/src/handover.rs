@@ -59,7 +59,7 @@ impl Handover {
 
     /// The process that serves the mount instead.
     pub(crate) fn successor(&self) -> Option<u32> {
-        self.successor.get().copied().filter(|_| self.left.is_cancelled())
+        self.successor.get().copied()
     }
 
     /// Gives the mount to nobody from now on. Where it is being given just now, waits for what comes of it: who unmounts before
@@ -180,11 +180,11 @@ impl GivingSide for Side {
     }
 
     fn release(&mut self) {
-        self.mount.leave();
+        // First: whoever learns that the mount has ended here asks why. It is given away once.
         if let Some(peer) = self.peer {
-            // It is given away once.
             let _ = self.successor.set(peer);
         }
+        self.mount.leave();
         self.left.cancel();
         // An error means that this process has ended by another way: then nothing is left to let go of.
         let _ = self.is_released.recv();

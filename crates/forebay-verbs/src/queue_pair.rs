@@ -285,6 +285,12 @@ impl QueuePair {
         let Post { bind, write, invalidate, signalled } = post;
         let (spans, remote) = write.unwrap_or_default();
         let (pieces, regions) = self.pieces_of(&spans)?;
+        // The peer says where, and may say anything.
+        let length_of = |pieces: &[sys::ibv_sge]| pieces.iter().map(|piece| u64::from(piece.length)).sum::<u64>();
+        if remote.address.checked_add(length_of(&pieces)).is_none() {
+            let reason = "what it is to be written to ends beyond the last address".to_owned();
+            return Err(Error::Refused { what: "write to the peer", reason });
+        }
         let mut requests: SmallVec<[sys::ibv_send_wr; 4]> = SmallVec::new();
         if let Some(window) = bind {
             requests.push(self.bind(window)?);
@@ -297,7 +303,7 @@ impl QueuePair {
             request.sg_list = pieces.as_ptr().cast_mut();
             request.num_sge = pieces.len() as i32;
             requests.push(request);
-            at += pieces.iter().map(|piece| u64::from(piece.length)).sum::<u64>();
+            at += length_of(pieces);
         }
         let place = self.memory.sends.at(frame).addr().get() as u64;
         let mut message = sys::ibv_sge { addr: place, length: length as u32, lkey: self.memory.sends.lkey() };
