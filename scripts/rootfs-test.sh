@@ -224,7 +224,7 @@ an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts() {
     # Another process has the mount, with what is open in it, and is the unit's.
     has_other_pid forebay-mount@mnt-data.service "$mount"
     is_active forebay-mount@mnt-data.service
-    rootfs_run journalctl --unit forebay-mount@mnt-data.service --no-pager | grep -q 'taken over from another process'
+    rootfs_run journalctl --unit forebay-mount@mnt-data.service --no-pager | grep 'taken over from another process' >/dev/null
     [[ $(rootfs_run md5sum /etc/forebay/forebay.toml) == "$before" ]]
     stop_reader
 }
