@@ -69,6 +69,8 @@ impl Handover {
         self.stop.cancel();
         let mut giving = self.giving.clone();
         tokio::select! {
+            // In this order: what is known counts also where nobody waits.
+            biased;
             // An error means that nobody gives it away any more.
             _ = giving.wait_for(|is_giving| !is_giving) => true,
             () = self.left.cancelled() => true,
