@@ -54,6 +54,8 @@ fn a_machine_is_well_as_long_as_nothing_is_asked_of_it() {
         "UCX",
         "Memory",
         "FUSE",
+        "Container",
+        "Units",
         "Network",
         "Origin",
         "Cluster",

@@ -462,6 +462,8 @@ fn every_check_that_the_guide_to_trouble_names_is_one_of_the_doctors() {
         "ucx",
         "memory",
         "fuse",
+        "container",
+        "units",
         "network",
         "origin",
         "cluster",

@@ -5,8 +5,12 @@ mod bound;
 mod cards;
 mod cluster;
 mod configuration;
+mod confinement;
+mod container;
+mod device_nodes;
 mod fuse;
 mod infiniband;
+mod limits;
 mod links;
 mod local;
 mod memory;
@@ -22,6 +26,7 @@ mod slots;
 mod speeds;
 mod system;
 mod ucx;
+mod units;
 mod verdict;
 mod window;
 
@@ -48,6 +53,10 @@ pub fn check(facts: &Facts, config: &Config) -> Vec<Check> {
         fuse::check(facts, config),
         local::check(facts, config),
         mounts::check(facts),
+        limits::check(facts, config),
+        container::check(facts, config),
+        confinement::check(facts, config),
+        units::check(facts, config),
         window::check(facts, config),
         network::check(facts, config),
         bound::check(facts, config),

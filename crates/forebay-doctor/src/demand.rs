@@ -90,7 +90,7 @@ pub fn shortage(memory: &Memory, demands: &[Demand]) -> Option<Shortage> {
             remedy: format!("lower {}{limit}", most.key),
         });
     }
-    let mut huge = memory.huge_free_bytes;
+    let mut huge = memory.usable_huge_bytes();
     let mut ordinary: Vec<&Demand> = Vec::new();
     for demand in demands.iter().filter(|demand| demand.taken != Taken::Perhaps) {
         match huge.checked_sub(demand.size.as_u64()).filter(|_| demand.huge_pages) {
@@ -186,6 +186,8 @@ mod tests {
         };
         assert_eq!(shortage(&reserved, &[worker]), None);
         assert!(shortage(&reserved, &[worker, demand("client", 2, Taken::AsUsed)]).is_some());
+        let not_given = Memory { huge_limit_bytes: Some(0), ..reserved.clone() };
+        assert!(shortage(&not_given, &[worker]).is_some(), "its container was given none");
         let without = Demand { huge_pages: false, ..worker };
         assert!(shortage(&Memory { limit_bytes: None, ..reserved }, &[without]).is_some());
     }

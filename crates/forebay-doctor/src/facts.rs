@@ -6,6 +6,8 @@ mod clock;
 mod cm_ids;
 mod configuration;
 mod connections;
+mod container;
+mod control_groups;
 mod counters;
 mod ethtool;
 mod first_look;
@@ -17,11 +19,14 @@ mod local;
 mod lock_limits;
 mod memory;
 mod modules;
+mod namespaces;
 mod origin;
 mod pci_way;
 mod pcie;
 mod peer;
 mod processes;
+mod processor_limit;
+mod propagation;
 mod rdma;
 mod recording;
 mod route;
@@ -29,6 +34,7 @@ mod security;
 mod services;
 mod system;
 mod ucx;
+mod units;
 mod verbs;
 
 use std::path::PathBuf;
@@ -41,6 +47,7 @@ pub use clock::Clock;
 pub use cm_ids::RdmaListener;
 pub use configuration::{Configuration, Setting};
 pub use connections::Connections;
+pub use container::{Container, Pod};
 pub use ethtool::DriverInfo;
 pub use first_look::FirstLook;
 pub use flow_control::FlowControl;
@@ -51,12 +58,15 @@ pub use local::{Local, LocalDirectory};
 pub use lock_limits::LockLimit;
 pub use memory::{Limit, Memory};
 pub use modules::{Module, PciCard};
+pub use namespaces::Namespaces;
 pub use origin::{OriginProbe, seconds_of_date};
 pub use pcie::PcieLink;
 pub use peer::{
     PeerBandwidth, PeerLatency, PeerListener, PeerMeasured, PeerOperation, PeerPort, PeerProbe, PeerWorker, Reached,
 };
 pub use processes::Process;
+pub use processor_limit::ProcessorLimit;
+pub use propagation::{Mounted, MountsSeen, Propagation};
 pub use rdma::{Device, DeviceKind, Gid, Port, Rdma};
 pub use recording::Recording;
 pub use route::{PathMtu, Route};
@@ -64,6 +74,7 @@ pub use security::{Certificate, Obstacle, Refusal, Security};
 pub use services::{CoordinatorProbe, EtcdProbe, MountProbe, WindowProbe, micros};
 pub use system::System;
 pub use ucx::{Ucx, UcxModule};
+pub use units::{Unit, Units};
 pub use verbs::VerbsDevice;
 
 use crate::root::Root;
@@ -85,6 +96,12 @@ pub struct Facts {
     pub ucx: Ucx,
     /// Memory and its limits.
     pub memory: Memory,
+    /// The container or pod that this is, and what it may do there.
+    #[serde(default)]
+    pub container: Container,
+    /// Units of systemd that start Forebay.
+    #[serde(default)]
+    pub units: Units,
     /// Processes of Forebay that run.
     #[serde(default)]
     pub processes: Vec<Process>,
@@ -155,6 +172,8 @@ pub struct Outside {
     pub coordinators: Vec<CoordinatorProbe>,
     /// Mounts of Forebay.
     pub mounts: Vec<MountProbe>,
+    /// What systemd told of its units.
+    pub units: Units,
     /// What became of opening the files of identities.
     pub security: Option<Security>,
     /// Other hosts, as they were asked and measured.
@@ -192,6 +211,8 @@ impl Facts {
             interfaces,
             ucx: outside.ucx,
             memory: Memory::read(root),
+            container: Container::read(root),
+            units: outside.units,
             processes: Process::read_all(root),
             lock_limits: LockLimit::read_all(root, outside.login.as_deref()),
             fuse: Fuse::read(root, &outside.search_path),

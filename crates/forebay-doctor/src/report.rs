@@ -1,5 +1,6 @@
 //! The report: what there is, part by part, and then what is to be thought of it.
 
+mod container;
 mod devices;
 mod lines;
 mod machine;
@@ -115,6 +116,8 @@ fn sections(facts: &Facts) -> Vec<(&'static str, Lines)> {
         ("UCX", machine::ucx(facts)),
         ("Memory", machine::memory(facts)),
         ("FUSE", machine::fuse(facts)),
+        ("Container", container::container(facts)),
+        ("Units", container::units(facts)),
         ("Network", devices::network(facts)),
         ("Origin", others::origin(facts)),
         ("Cluster", others::cluster(facts)),

@@ -3,6 +3,7 @@
 use forebay_config::Config;
 use forebay_types::FuseIo;
 
+use crate::checks::device_nodes::{BY_RULES, Remedies};
 use crate::checks::{Check, Section, Verdict};
 use crate::facts::Facts;
 use crate::root::Access;
@@ -32,7 +33,9 @@ fn row(name: &'static str, verdict: Verdict, what: impl Into<String>) -> Check {
 
 /// A worker needs no FUSE, so that there is none is worth a warning and no failure.
 fn device(facts: &Facts) -> Check {
-    const CONTAINER: &str = "in a container: docker run --device=/dev/fuse --cap-add=SYS_ADMIN";
+    const CONTAINER: &str = "in a container: docker run --device=/dev/fuse --cap-add=SYS_ADMIN; in Kubernetes a privileged \
+                             container, or the CSI driver in its place; in a unit DeviceAllow=/dev/fuse rw";
+    const REMEDIES: Remedies<'static> = Remedies { mode: "chmod 666 /dev/fuse", rules: CONTAINER, module: "fuse" };
     match &facts.fuse.device {
         Access::Granted if facts.fuse.is_in_kernel => row("device", Verdict::Ok, "/dev/fuse can be opened"),
         Access::Granted => {
@@ -40,14 +43,14 @@ fn device(facts: &Facts) -> Check {
         }
         Access::Missing => row("device", Verdict::Warn, "no /dev/fuse: nothing can be mounted here")
             .remedy(format!("modprobe fuse; {CONTAINER}")),
-        // The helper opens it as root.
-        Access::Refused(reason) if !facts.system.is_root && helper_may(facts) => {
+        // The helper opens it as root, which rules for devices hold back, too.
+        Access::Refused(reason) if !facts.system.is_root && helper_may(facts) && reason != BY_RULES => {
             row("device", Verdict::Info, format!("/dev/fuse: {reason}; fusermount3 opens it, once for all threads"))
                 .remedy("chmod 666 /dev/fuse gives each thread a descriptor of its own")
         }
         Access::Refused(reason) => {
             row("device", Verdict::Warn, format!("/dev/fuse: {reason}: nothing can be mounted here"))
-                .remedy(format!("chmod 666 /dev/fuse; {CONTAINER}"))
+                .remedy(REMEDIES.of(reason))
         }
     }
 }

@@ -100,12 +100,9 @@ fn huge_pages(facts: &Facts, config: &Config) -> Option<Check> {
         return None;
     }
     let (memory, wanted) = (&facts.memory, config.worker_memory_size);
-    if memory.huge_free_bytes >= wanted.as_u64() {
-        return Some(row(
-            "huge-pages",
-            Verdict::Ok,
-            format!("{} of huge pages are free", size(memory.huge_free_bytes)),
-        ));
+    let free = memory.usable_huge_bytes();
+    if free >= wanted.as_u64() {
+        return Some(row("huge-pages", Verdict::Ok, format!("{} of huge pages are free", size(free))));
     }
     let transparent = memory.transparent_huge_pages.as_deref();
     Some(match transparent {
@@ -118,7 +115,7 @@ fn huge_pages(facts: &Facts, config: &Config) -> Option<Check> {
             Verdict::Warn,
             format!(
                 "{} of huge pages are free, for {wanted}, and transparent ones are {}: starting and reading are slower",
-                size(memory.huge_free_bytes),
+                size(free),
                 choice.unwrap_or("unknown")
             ),
         )

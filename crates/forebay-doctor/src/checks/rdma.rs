@@ -2,6 +2,7 @@
 
 use forebay_config::Config;
 
+use crate::checks::device_nodes::Remedies;
 use crate::checks::{Check, Section, Verdict, cards};
 use crate::facts::{Device, DeviceKind, Facts, PciCard, Port};
 use crate::root::Access;
@@ -130,7 +131,8 @@ fn vendor_drivers(facts: &Facts, config: &Config) -> Option<Check> {
 /// Device nodes: in a container they are often missing, or may not be opened.
 fn access(facts: &Facts, config: &Config) -> Vec<Check> {
     const CONTAINER: &str = "in a container: docker run --device=/dev/infiniband --cap-add=IPC_LOCK, or an RDMA device \
-                             plugin in Kubernetes; as a user: chmod 666, or a udev rule (rdma-core has one)";
+                             plugin in Kubernetes; in a unit DeviceAllow=char-infiniband_verbs rw";
+    const USER: &str = "as a user: chmod 666, or a udev rule (rdma-core has one)";
     if facts.rdma.devices.is_empty() {
         return Vec::new();
     }
@@ -147,7 +149,10 @@ fn access(facts: &Facts, config: &Config) -> Vec<Check> {
             Access::Granted => row("device-node", Verdict::Ok, "can be opened"),
             Access::Missing => row("device-node", cards::broken(config), "is not there")
                 .remedy(format!("modprobe {module}; {CONTAINER}")),
-            Access::Refused(reason) => row("device-node", cards::broken(config), reason).remedy(CONTAINER),
+            Access::Refused(reason) => {
+                let remedies = Remedies { mode: USER, rules: CONTAINER, module };
+                row("device-node", cards::broken(config), reason).remedy(remedies.of(reason))
+            }
         };
         check.about(format!("/dev/infiniband/{node}"))
     };

@@ -43,6 +43,10 @@ pub enum Section {
     Memory,
     /// What a mount needs.
     Fuse,
+    /// The limits of control groups, and what a container or a pod may do and has for itself.
+    Container,
+    /// Units of systemd.
+    Units,
     /// Interfaces and ports.
     Network,
     /// Object stores, and the clock that requests to them are signed by.
@@ -67,6 +71,8 @@ impl Section {
             Self::Ucx => "ucx",
             Self::Memory => "memory",
             Self::Fuse => "fuse",
+            Self::Container => "container",
+            Self::Units => "units",
             Self::Network => "network",
             Self::Origin => "origin",
             Self::Cluster => "cluster",

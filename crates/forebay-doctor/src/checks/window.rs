@@ -47,7 +47,7 @@ const REMEDY: &str = "run the worker as root or with CAP_SYS_ADMIN (docker run -
 
 /// The huge pages that memory can be shared in.
 fn huge_pages(facts: &Facts, config: &Config) -> Option<String> {
-    let free = facts.memory.huge_free_bytes;
+    let free = facts.memory.usable_huge_bytes();
     if free >= config.worker_memory_size.as_u64() {
         return Some(format!("reserved huge pages, of which {} are free", size(free)));
     }

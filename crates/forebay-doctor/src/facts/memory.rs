@@ -1,9 +1,10 @@
 //! Memory: how much there is, in which pages, and how much of it may be locked.
 
-use std::path::{Component, Path};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::control_groups::{Version, folders};
 use crate::root::Root;
 
 /// Memory and its limits.
@@ -23,6 +24,12 @@ pub struct Memory {
     pub huge_free_bytes: u64,
     /// All reserved huge pages, in bytes.
     pub huge_total_bytes: u64,
+    /// How many of them the control groups of this process let it use, in bytes. What goes beyond ends it with SIGBUS.
+    #[serde(default)]
+    pub huge_limit_bytes: Option<u64>,
+    /// How many of them the control groups let it reserve, in bytes. What goes beyond is refused at once, and done without.
+    #[serde(default)]
+    pub huge_reserve_limit_bytes: Option<u64>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub transparent_huge_pages: Option<String>,
     /// How much this process may lock (`ulimit -l`).
@@ -59,7 +66,10 @@ impl Memory {
         let total = field("MemTotal");
         // Without a limit, version 1 has a number that is larger than any memory.
         let is_limit = |bytes: &u64| *bytes < total.unwrap_or(1 << 60);
-        let groups: Vec<_> = groups(root).into_iter().filter(|group| is_limit(&group.limit)).collect();
+        let groups = folders(root, "memory").into_iter();
+        let groups = groups.filter_map(|(version, folder)| Group::read(root, version, &folder));
+        let groups: Vec<_> = groups.filter(|group| is_limit(&group.limit)).collect();
+        let [huge_limit_bytes, huge_reserve_limit_bytes] = huge_limits(root, huge_page);
         Self {
             total_bytes: total,
             limit_bytes: groups.iter().map(|group| group.limit).min(),
@@ -67,10 +77,19 @@ impl Memory {
             available_bytes: field("MemAvailable"),
             huge_free_bytes: huge_pages("HugePages_Free"),
             huge_total_bytes: huge_pages("HugePages_Total"),
+            huge_limit_bytes,
+            huge_reserve_limit_bytes,
             transparent_huge_pages: root.text("sys/kernel/mm/transparent_hugepage/enabled").as_deref().and_then(chosen),
             lock_limit,
             lock_limit_max,
         }
+    }
+
+    /// Reserved huge pages that this process can have, in bytes: those that are free, as far as its control groups let it.
+    #[must_use]
+    pub fn usable_huge_bytes(&self) -> u64 {
+        let limits = self.huge_limit_bytes.into_iter().chain(self.huge_reserve_limit_bytes);
+        limits.fold(self.huge_free_bytes, u64::min)
     }
 
     /// All memory that this process may have, in bytes.
@@ -109,67 +128,62 @@ struct Group {
     used: u64,
 }
 
-/// What a version of control groups calls its files, and where it is.
+/// What a version of control groups calls its files.
 struct Names {
-    mounted: &'static str,
     limit: &'static str,
     used: &'static str,
     cached: [&'static str; 2],
 }
 
-const VERSION_2: Names = Names {
-    mounted: "sys/fs/cgroup",
-    limit: "memory.max",
-    used: "memory.current",
-    cached: ["inactive_file", "active_file"],
-};
+const VERSION_2: Names =
+    Names { limit: "memory.max", used: "memory.current", cached: ["inactive_file", "active_file"] };
 const VERSION_1: Names = Names {
-    mounted: "sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
     cached: ["total_inactive_file", "total_active_file"],
 };
 
-/// The control groups of this process that have a limit, and those above them.
-fn groups(root: &Root) -> Vec<Group> {
-    let groups = root.text("proc/self/cgroup").unwrap_or_default();
-    // `0::/system.slice/forebay.service` of version 2, `4:memory:/docker/0123` of version 1; see cgroups(7).
-    let of_line = |line: &str| {
-        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-        match controllers {
-            "" => Some(on_the_way(root, group, &VERSION_2)),
-            _ => controllers
-                .split(',')
-                .any(|controller| controller == "memory")
-                .then(|| on_the_way(root, group, &VERSION_1)),
-        }
-    };
-    groups.lines().filter_map(of_line).flatten().collect()
-}
-
-/// `group` and those above it. In a container that sees only its own, what is mounted is that, whatever the path of it says.
-fn on_the_way(root: &Root, group: &str, names: &Names) -> Vec<Group> {
-    const DEEPEST: usize = 64;
-    let is_plain = |part: &Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
-    let path = Path::new(group);
-    let above = path.components().all(|part| is_plain(&part)).then(|| path.ancestors().take(DEEPEST));
-    // One beyond what we see, `/../other`, has only what is mounted.
-    let above = above.into_iter().flatten().map(|group| group.strip_prefix("/").unwrap_or(group));
-    let above = above.chain([Path::new("")]);
-    let limited = above.filter_map(|group| {
-        let place = Path::new(names.mounted).join(group);
-        let limit = root.number(place.join(names.limit))?;
-        let statistics = root.text(place.join("memory.stat")).unwrap_or_default();
+impl Group {
+    /// The group whose files are in `folder`, if it has a limit.
+    fn read(root: &Root, version: Version, folder: &Path) -> Option<Self> {
+        let names = match version {
+            Version::One => &VERSION_1,
+            Version::Two => &VERSION_2,
+        };
+        let limit = root.number(folder.join(names.limit))?;
+        let statistics = root.text(folder.join("memory.stat")).unwrap_or_default();
         let statistic = |name: &str| {
             let line = statistics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
             line.trim().parse::<u64>().ok()
         };
         let cached = names.cached.into_iter().filter_map(statistic).fold(0, u64::saturating_add);
-        let used: u64 = root.number(place.join(names.used)).unwrap_or(0);
-        let used = used.saturating_sub(cached);
-        Some(Group { limit, used })
-    });
-    limited.collect()
+        let used: u64 = root.number(folder.join(names.used)).unwrap_or(0);
+        Some(Self { limit, used: used.saturating_sub(cached) })
+    }
+}
+
+/// What the control groups let this process have of huge pages of this many bytes, and how many of them they let it reserve. A
+/// container that gets no huge pages has a limit of 0.
+fn huge_limits(root: &Root, page: u64) -> [Option<u64>; 2] {
+    let size = match page {
+        0 => return [None, None],
+        _ if page >= 1 << 30 => format!("{}GB", page >> 30),
+        _ if page >= 1 << 20 => format!("{}MB", page >> 20),
+        _ => format!("{}KB", page >> 10),
+    };
+    let folders = folders(root, "hugetlb");
+    let least = |of: &str| {
+        let limit = |(version, folder): &(Version, PathBuf)| {
+            let limit = match version {
+                Version::One => "limit_in_bytes",
+                Version::Two => "max",
+            };
+            root.number::<u64>(folder.join(format!("hugetlb.{size}.{of}{limit}")))
+        };
+        // Without a limit, version 1 has the largest number of pages that there can be.
+        folders.iter().filter_map(limit).filter(|limit| *limit < 1 << 60).min()
+    };
+    [least(""), least("rsvd.")]
 }
 
 /// The choice in brackets: `always [madvise] never`.
@@ -229,5 +243,36 @@ mod tests {
         for nonsense in ["", ":", "::", "memory", "4:memory:", "0::a/../../b", "\u{fffd}:memory:/\u{fffd}"] {
             assert_eq!(limits(&[("proc/self/cgroup", nonsense)]).0, None, "{nonsense}");
         }
+    }
+    #[test]
+    fn huge_pages_that_a_container_was_not_given_are_not_its_own() {
+        let pages = "MemTotal: 8388608 kB\nHugePages_Total: 512\nHugePages_Free: 512\nHugepagesize: 2048 kB\n";
+        let limits = |files: &[(&str, &str)]| {
+            let folder = tempfile::tempdir().unwrap();
+            for (path, content) in files.iter().chain([&("proc/meminfo", pages)]) {
+                let path = folder.path().join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, content).unwrap();
+            }
+            let memory = Memory::read(&Root::new(folder.path()));
+            (memory.huge_limit_bytes, memory.huge_reserve_limit_bytes, memory.usable_huge_bytes())
+        };
+        let (all, half) = (1 << 30, 1 << 29);
+        assert_eq!(limits(&[]), (None, None, all));
+        let in_v2 = ("proc/self/cgroup", "0::/\n");
+        let of_pod = ("sys/fs/cgroup/hugetlb.2MB.max", "0\n");
+        assert_eq!(limits(&[in_v2, of_pod]), (Some(0), None, 0));
+        let given = [
+            in_v2,
+            ("sys/fs/cgroup/hugetlb.2MB.max", "max\n"),
+            ("sys/fs/cgroup/hugetlb.2MB.rsvd.max", "536870912\n"),
+            ("sys/fs/cgroup/hugetlb.1GB.max", "0\n"),
+        ];
+        assert_eq!(limits(&given), (None, Some(half), half));
+        let in_v1 = ("proc/self/cgroup", "7:hugetlb:/kubepods/pod7\n0::/\n");
+        let none = ("sys/fs/cgroup/hugetlb/hugetlb.2MB.limit_in_bytes", "9223372036852678656\n");
+        assert_eq!(limits(&[in_v1, none]), (None, None, all));
+        let of_v1 = ("sys/fs/cgroup/hugetlb/kubepods/pod7/hugetlb.2MB.limit_in_bytes", "536870912\n");
+        assert_eq!(limits(&[in_v1, none, of_v1]), (Some(half), None, half));
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::namespaces::has_own_users;
 use crate::root::Root;
 
 /// Numbers of capabilities, from `linux/capability.h`.
@@ -63,7 +64,8 @@ impl System {
             processors: root.text("sys/devices/system/cpu/online").and_then(|list| listed(&list)),
             numa_nodes: root.text("sys/devices/system/node/online").and_then(|list| listed(&list)),
             is_root: user == Some(0),
-            may_lock_memory: may_lock(capabilities),
+            // The host's kernel asks for its own capability.
+            may_lock_memory: may_lock(capabilities) && has_own_users(root) != Some(true),
             may_administrate: capabilities >> CAP_SYS_ADMIN & 1 == 1,
             pipe_max_bytes: root.number("proc/sys/fs/pipe-max-size"),
             may_drop_caches: root.may_write("proc/sys/vm/drop_caches"),
@@ -94,7 +96,16 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 
 /// What a process may do, as its status says.
 pub(crate) fn capabilities(status: &str) -> u64 {
-    field(status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
+    capability_set(status, "CapEff:")
+}
+
+/// Whether the set `set` of a process's status has the capability of this number.
+pub(crate) fn capability(status: &str, set: &str, number: u32) -> bool {
+    capability_set(status, set) >> number & 1 == 1
+}
+
+fn capability_set(status: &str, set: &str) -> u64 {
+    field(status, set).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
 }
 
 /// Whether those are enough to lock any amount of memory.

@@ -5,6 +5,7 @@
 //!
 //! * `origins`: the object stores, and their clocks;
 //! * `services`: etcd, coordinators, and the mounts of this machine;
+//! * `units`: systemd, for the units that start Forebay;
 //! * `security`: the files that prove who this machine is;
 //! * `peer`: another host: the way to it, its worker, and the benchmark's server there;
 //! * `recorded`: a machine that was recorded, which is asked nothing.
@@ -16,6 +17,7 @@ mod peer;
 mod recorded;
 mod security;
 mod services;
+mod units;
 mod worker;
 
 use std::io::Write as _;
@@ -41,9 +43,12 @@ const SECOND_LOOK_AFTER: Duration = Duration::from_secs(1);
 ///
 /// The command shows what is there, part by part. Then it gives a verdict on each thing that Forebay needs: `ok`,
 /// `info`, `warn` (works, but not as well as it could) or `fail` (what the configuration asks for cannot work). Each
-/// verdict says what to type. The command needs no other program. It needs root only to name other users' processes and
-/// to read all network settings. Give it the options that you start the worker or mount with. Then it also asks the
-/// origins, etcd and the coordinator that these options name.
+/// verdict says what to type. The command needs no other program; where systemd runs it asks systemctl about units. It
+/// needs root only to name other users' processes and to read all network settings. Give it the options that you start
+/// the worker or mount with. Then it also asks the origins, etcd and the coordinator that these options name.
+///
+/// In a container or a pod the command looks at the limits, capabilities, devices, profiles and namespaces that the
+/// container has. Run it where the process runs that does not work: `kubectl exec POD -- forebay doctor`.
 ///
 /// With --peer the command also asks another host. The worker there must let this machine in. It lists its network
 /// cards, and the command connects to each one through rdma_cm (as rping does), as a mount does. If `forebay bench
@@ -57,16 +62,17 @@ const SECOND_LOOK_AFTER: Duration = Duration::from_secs(1);
 ///
 /// --record DIR copies everything that the command reads, for a bug report. --root DIR reads such a copy, on any
 /// machine. The copy contains the names of host, interfaces, cards and modules, addresses, GUIDs, partition keys,
-/// memory limits and the mount table. It also contains the settings that are not at their default, fingerprints of
-/// keys, names and times of certificates, and the answers of origins, etcd, coordinators and peers. It does not contain
-/// keys, passwords in URLs, environment variables other than UCX_..., or options of other programs. Nothing is sent:
-/// you can read the copy first.
+/// limits, the mount table, and the names of pod and node. It also contains the settings that are not at their default,
+/// fingerprints of keys, names and times of certificates, states of units, and the answers of origins, etcd,
+/// coordinators and peers. It does not contain keys, passwords in URLs, environment variables other than UCX_... and
+/// those that name the pod, or options of other programs. Nothing is sent: you can read the copy first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 With --json the output is one document:
   facts    what there is: system, modules, pci_cards, rdma, interfaces, ucx, memory, fuse,
-           mounts, listeners, rdma_listeners, connections, boot, clock, origins, etcd,
-           coordinators, security, peers, processes, lock_limits, configuration, recording
+           container, units, mounts, listeners, rdma_listeners, connections, boot, clock,
+           origins, etcd, coordinators, security, peers, processes, lock_limits,
+           configuration, recording
   checks   the verdicts, each with section, name, subject, verdict, what and remedy
   counts   the number of each verdict
 With --problems, checks has only those that warn or fail.
@@ -196,16 +202,17 @@ struct Asked {
     origin_exit: Option<Exit>,
 }
 
-/// Asks all origins, etcd members, coordinators, mounts and hosts. Hosts come last and one by one, because nothing may
-/// disturb what is measured.
+/// Asks all origins, etcd members, coordinators, mounts, systemd and hosts. Hosts come last and one by one, because
+/// nothing may disturb what is measured.
 async fn ask(args: &Args, loaded: &Loaded, rdma: &Rdma) -> anyhow::Result<Asked> {
     let config = &loaded.config;
     let coordinators = services::coordinator_addresses(config, args.coordinator.as_deref());
-    let (origins, etcd, coordinators, mounts) = futures::join!(
+    let (origins, etcd, coordinators, mounts, units) = futures::join!(
         origins::ask(loaded, &args.origin),
         services::etcd(config),
         services::coordinators(config, &coordinators),
         services::mounts(),
+        units::ask(),
     );
     let origin_exit = origins.iter().find_map(|(_, exit)| *exit);
     let origins = origins.into_iter().map(|(probe, _)| probe).collect();
@@ -213,5 +220,8 @@ async fn ask(args: &Args, loaded: &Loaded, rdma: &Rdma) -> anyhow::Result<Asked>
     for name in &args.peer {
         peers.push(peer::ask(config, rdma, name).await);
     }
-    Ok(Asked { outside: Outside { origins, etcd, coordinators, mounts, peers, ..Outside::default() }, origin_exit })
+    Ok(Asked {
+        outside: Outside { origins, etcd, coordinators, mounts, units, peers, ..Outside::default() },
+        origin_exit,
+    })
 }

@@ -22,7 +22,7 @@ pub(super) mod doctor_recording {
     const FILES: usize = 24;
 
     /// Files that the doctor looks for, so that the content of each is at hand. A name that is not here begins with 255.
-    const NAMES: [&str; 28] = [
+    const NAMES: [&str; 34] = [
         "proc/meminfo",
         "proc/cpuinfo",
         "proc/modules",
@@ -51,6 +51,12 @@ pub(super) mod doctor_recording {
         "sys/bus/pci/devices/0000:01:00.0/class",
         "sys/bus/pci/devices/0000:01:00.0/config",
         "sys/bus/pci/devices/0000:01:00.0/current_link_speed",
+        "proc/self/environ",
+        "proc/self/status",
+        "proc/self/cgroup",
+        "proc/self/uid_map",
+        "sys/fs/cgroup/cpu.max",
+        "sys/fs/cgroup/hugetlb.2MB.max",
     ];
 
     pub(crate) fn run(bytes: &[u8]) {
@@ -97,6 +103,16 @@ pub(super) mod doctor_recording {
             ("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/0", "RoCE v2\n"),
             ("sys/bus/pci/devices/0000:01:00.0/class", "0x020700\n"),
             ("sys/bus/pci/devices/0000:01:00.0/current_link_speed", "16.0 GT/s PCIe\n"),
+            ("proc/self/environ", "KUBERNETES_SERVICE_HOST=10.96.0.1\0POD_NAME=reader-7\0"),
+            (
+                "proc/self/mountinfo",
+                "2 1 8:1 / /mnt rw shared:1 - ext4 /dev/sda1 rw\n3 2 0:7 / /mnt/a rw - fuse.forebay w rw\n",
+            ),
+            ("proc/self/status", "CapEff:\t00000000a80425fb\nCapBnd:\t00000000a80425fb\nSeccomp:\t2\n"),
+            ("proc/self/cgroup", "0::/\n"),
+            ("proc/self/uid_map", "0 100000 65536\n"),
+            ("sys/fs/cgroup/cpu.max", "150000 100000\n"),
+            ("sys/fs/cgroup/hugetlb.2MB.max", "0\n"),
         ];
         let files = |output: Output| machine.iter().fold(output, |output, (name, content)| file(output, name, content));
         vec![
