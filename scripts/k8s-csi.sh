@@ -1,4 +1,5 @@
-# Sourced by scripts/k8s-test.sh: the CSI driver (docs/adr/0030-a-csi-driver.md) and csi-sanity, without a Kubernetes.
+# Sourced by scripts/k8s-test.sh: volumes of the CSI driver (docs/adr/0030-a-csi-driver.md), by csi-sanity without a Kubernetes,
+# and in pods while the driver and its daemons are killed and replaced.
 
 # Node and identity service. Volumes are made by a controller of the tests (tests/k8s/controller), as csi-sanity mounts none
 # that it has not made; so what it tests of controllers is left out.
@@ -35,4 +36,129 @@ TOML
     local passed_there
     passed_there=$(sed -nE 's/^SUCCESS.* ([0-9]+) Passed.*/\1/p' "$rig/logs/csi-sanity.log")
     ok "csi-sanity: $passed_there specs of identity and node service"
+}
+
+# guide_block NAME: the block of the guide that begins with this comment.
+guide_block() {
+    awk -v name="# $1" '/^```yaml$/ {block = 1; text = ""; next}
+         /^```$/ {if (index(text, name "\n") == 1) {printf "%s", text; exit} block = 0; text = ""; next}
+         block {text = text $0 "\n"}' docs/guides/kubernetes.md
+}
+
+# apply_guide NAME: a block's objects, in the namespace `default`, with the image that this node has.
+apply_guide() {
+    local object kind name path
+    guide_block "$1" | sed -e "s|debian:bookworm-slim|$(image_name)|" -e 's|memory=8GiB|memory=64MiB|' |
+        csplit --quiet --elide-empty-files --prefix "$work/object-" - '/^---$/' '{*}'
+    for object in "$work"/object-*; do
+        kind=$(sed -n 's/^kind: //p' "$object") name=$(sed -nE 's/^metadata: \{name: ([a-z0-9-]+).*/\1/p' "$object")
+        case $kind in
+            PersistentVolume) path=api/v1/persistentvolumes/$name ;;
+            PersistentVolumeClaim) path=api/v1/namespaces/default/persistentvolumeclaims/$name ;;
+            Pod) path=api/v1/namespaces/default/pods/$name ;;
+            *) echo "the guide has a $kind in $1" >&2; return 1 ;;
+        esac
+        sed '/^---$/d' "$object" | kube_apply "$path" >/dev/null
+    done
+    rm "$work"/object-*
+}
+
+pods=api/v1/namespaces/default/pods
+is_in_phase() { kube_is "$pods/$1" ".status.phase == \"$2\""; }
+
+mounts_volumes() {
+    local directory
+    for directory in bucket/imagenet team-a/models; do
+        mkdir -p "$work/bucket/$directory"
+        cp "$work"/bucket/bucket/prefix/file* "$work/bucket/$directory/"
+    done
+    kube_apply api/v1/namespaces/default/secrets/team-a-keys >/dev/null <<'OBJECT'
+apiVersion: v1
+kind: Secret
+metadata: {name: team-a-keys}
+stringData: {AWS_ACCESS_KEY_ID: forebay-test, AWS_SECRET_ACCESS_KEY: forebay-test-secret}
+OBJECT
+    apply_guide volume.yaml
+    eventually 120 "the pod with the PersistentVolumeClaim runs" is_in_phase trainer Running
+    kube "$pods/trainer/log" >"$work/listed"
+    diff <(sed 's/.* //' "$work/sums") "$work/listed"
+    ok "a pod has the PersistentVolumeClaim of the guide"
+    apply_guide inline.yaml
+    eventually 120 "the pod with the inline volume ends" is_in_phase reader-of-team-a Succeeded
+    [[ $(kube "$pods/reader-of-team-a/log" | grep -c ' file[1-8]$') == 8 ]]
+    ok "a pod has the inline volume of the guide, with keys of its own"
+    # What it may not have, the pod's events say.
+    guide_block inline.yaml | sed -e "s|debian:bookworm-slim|$(image_name)|" -e 's|s3://team-a/models|s3://bucket/prefix|' \
+        -e 's|reader-of-team-a|greedy|' | kube_apply "$pods/greedy" >/dev/null
+    eventually 120 "the pod is told why it has no volume" kube_is \
+        'api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dgreedy' \
+        'any(.items[]; .message | contains("inline volumes may be of"))'
+    kube "$pods/greedy?gracePeriodSeconds=0" --request DELETE >/dev/null
+    ok "an inline volume of a source that no admin has allowed is refused, and the pod's event says so"
+}
+
+# A pod that has all files open, reads them around the page cache and through it, and says after each how many reads it did and
+# how many failed or were wrong.
+open_files() {
+    jq --null-input --arg image "$(image_name)" --rawfile script tests/k8s/reader.pl '{
+        apiVersion: "v1", kind: "Pod", metadata: {name: "open-files"}, spec: {
+            restartPolicy: "Never", terminationGracePeriodSeconds: 1, automountServiceAccountToken: false,
+            containers: [{name: "main", image: $image, imagePullPolicy: "Never", command: ["perl", "-e", $script, "/data"],
+                volumeMounts: [{name: "data", mountPath: "/data", readOnly: true}]}],
+            volumes: [{name: "data", persistentVolumeClaim: {claimName: "imagenet", readOnly: true}}]}}' |
+        kube_apply "$pods/open-files" >/dev/null
+    eventually 120 "the pod with open files reads" has_read_more_than 0
+}
+
+# The last line of its log: reads, those that failed or were wrong, and what went wrong last.
+told_by_reader() { kube "$pods/open-files/log?tailLines=1"; }
+has_read_more_than() { [[ $(told_by_reader | cut -d' ' -f1) -gt $1 ]]; }
+
+# reads_on WHAT: that the pod reads on, and was never told anything wrong.
+reads_on() {
+    local reads
+    reads=$(told_by_reader | cut -d' ' -f1)
+    eventually 120 "the pod reads on after $1" has_read_more_than $((reads + 16))
+    if [[ $(told_by_reader | cut -d' ' -f2) != 0 ]]; then
+        echo "after $1: $(told_by_reader)" >&2
+        return 1
+    fi
+}
+
+daemon_of() { pgrep --full "forebay up --background-child .*s3://bucket/$1 "; }
+driver() { pgrep --full 'forebay csi --node-name'; }
+is_another() { [[ -n $("$1") && $("$1") != "$2" ]]; }
+
+keeps_files_open() {
+    local round before
+    open_files
+    for round in {1..10}; do
+        before=$(daemon_of imagenet)
+        kill -KILL "$before"
+        reads_on "kill $round of the daemon"
+        [[ $(daemon_of imagenet) != "$before" ]]
+    done
+    ok "kill -9 of a volume's daemon, 10 times under a pod with open files: $(told_by_reader | cut -d' ' -f1) reads, none failed"
+    before=$(driver)
+    kill -KILL "$before"
+    reads_on "a kill of the driver"
+    eventually 60 "the driver is back" is_another driver "$before"
+    ok "kill -9 of the driver, whose container ends with all daemons: the same"
+    before=$(driver)
+    chart upgrade --set csi.podAnnotations.round=second
+    csi_is_rolled_out() {
+        kube_is apis/apps/v1/namespaces/forebay/daemonsets/forebay-csi \
+            '.status.updatedNumberScheduled == 1 and .status.numberReady == 1 and .status.observedGeneration == .metadata.generation'
+    }
+    eventually 180 "the driver's pod is replaced" csi_is_rolled_out
+    is_another driver "$before"
+    reads_on "an upgrade of the driver"
+    ok "helm upgrade of the driver: the same: $(told_by_reader | cut -d' ' -f1-2) (reads, failed)"
+    local name
+    for name in open-files trainer reader-of-team-a; do kube "$pods/$name" --request DELETE >/dev/null; done
+    nothing_is_left() {
+        ! pgrep --full 'forebay (up --background-child|keeper --socket)' && ! grep " $rig/kubelet/.* fuse.forebay " /proc/self/mounts
+    }
+    eventually 120 "volumes, daemons and keepers of the pods are gone" nothing_is_left
+    ok "and nothing is left of volumes when their pods are gone"
 }

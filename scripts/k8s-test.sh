@@ -126,6 +126,8 @@ inside() {
     passes_csi_sanity
     installs
     reads
+    mounts_volumes
+    keeps_files_open
     keeps_rights_small
     upgrades_under_a_reader
     brings_about_objects
@@ -205,22 +207,15 @@ namespace() {
     eventually 60 "a service account in $1" kube "api/v1/namespaces/$1/serviceaccounts/default"
 }
 
-# The block of the guide that is values.
-guide_values() {
-    awk '/^```yaml$/ {block = 1; text = ""; next}
-         /^```$/ {if (text ~ /^# values.yaml/) {printf "%s", text; exit} block = 0; text = ""; next}
-         block {text = text $0 "\n"}' docs/guides/kubernetes.md
-}
-
 chart() { # VERB [ARGUMENT...]
     local verb=$1
     shift
     "${helm[@]}" "$verb" forebay deploy/helm/forebay --namespace forebay --values "$work/guide.yaml" \
-        --values tests/k8s/small.values.yaml "$@" >"$rig/logs/helm.log" 2>&1
+        --values tests/k8s/small.values.yaml --set "csi.kubeletDir=$rig/kubelet" "$@" >"$rig/logs/helm.log" 2>&1
 }
 
 installs() {
-    guide_values >"$work/guide.yaml"
+    guide_block values.yaml >"$work/guide.yaml"
     grep -q 's3://bucket/prefix' "$work/guide.yaml"
     chart install --wait --timeout 6m
     ok "helm installs the values of the guide"
@@ -232,12 +227,13 @@ installs() {
 pod() {
     local path=api/v1/namespaces/$1/pods/$2 name=$2
     shift 2
-    printf '%s\0' "$@" | jq --raw-input --slurp --arg name "$name" --arg image "$(image_name)" '{
+    jq --null-input --arg name "$name" --arg image "$(image_name)" '{
         apiVersion: "v1", kind: "Pod", metadata: {name: $name}, spec: {
             restartPolicy: "Never", automountServiceAccountToken: false,
-            containers: [{name: "main", image: $image, imagePullPolicy: "Never", command: (split("\u0000")[:-1]),
+            containers: [{name: "main", image: $image, imagePullPolicy: "Never", command: $ARGS.positional,
                 volumeMounts: [{name: "data", mountPath: "/data", mountPropagation: "HostToContainer", readOnly: true}]}],
-            volumes: [{name: "data", hostPath: {path: "/mnt/forebay", type: "Directory"}}]}}' | kube_apply "$path" >/dev/null
+            volumes: [{name: "data", hostPath: {path: "/mnt/forebay", type: "Directory"}}]}}' --args -- "$@" |
+        kube_apply "$path" >/dev/null
     eventually 120 "the pod $name ends" kube_is "$path" '.status.phase == "Succeeded"'
     kube "$path/log"
 }

@@ -54,7 +54,7 @@ kube_apply() {
 }
 
 # kube_is PATH FILTER: whether jq's filter is true of an object.
-kube_is() { kube "$1" | jq --exit-status "$2"; }
+kube_is() { kube "$1" | jq --exit-status "$2" >/dev/null; }
 
 rig_network() {
     ip link set lo up

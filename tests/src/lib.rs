@@ -63,6 +63,7 @@ pub use network::{Host, Network, Relay, TcpSocket, Traffic};
 pub use opened::Opened;
 pub use program::{
     Finished, UCX_ON_LOOPBACK, beside_tests, ended, finish, forebay, forebay_as, resident, resident_shared, signal,
+    wrapped,
 };
 pub use s3_endpoint::{S3Endpoint, S3Key, S3Keys, credentials};
 pub use security::{member, ruled_out_by_mode};
@@ -80,6 +81,18 @@ pub use worker::Worker;
 /// returns right after.
 pub fn skipped(reason: &str) {
     forebay_testkit::skipped(reason);
+}
+
+/// Whether a mount outlives a crash here, for the kernel hands requests out again; says so if not.
+#[must_use]
+pub fn can_survive() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+    let can = (numbers.next(), numbers.next()) >= (Some(6), Some(9));
+    if !can {
+        skipped("a mount outlives a crash from Linux 6.9 on");
+    }
+    can
 }
 
 /// Whether the tests that take long are to run; says so if not.

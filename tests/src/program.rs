@@ -56,7 +56,7 @@ pub fn forebay_as(role: Role, name: &str, environment: &[(&str, String)]) -> Com
 
 /// `wrapper`, which runs the program that its last arguments name, around this command with its arguments and environment.
 #[must_use]
-pub(crate) fn wrapped(mut wrapper: Command, command: &Command) -> Command {
+pub fn wrapped(mut wrapper: Command, command: &Command) -> Command {
     wrapper.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {

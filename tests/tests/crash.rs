@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forebay_e2e::{
-    Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, close, ended, eventually, is_long_run, is_mounted, once,
-    reading, signal, skipped,
+    Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, can_survive, close, ended, eventually, is_long_run,
+    is_mounted, once, reading, signal,
 };
 use rand::Rng as _;
 use rustix::process::Signal;
@@ -25,17 +25,6 @@ struct Served {
     worker: Option<Worker>,
     mount: Mount,
     bucket: Bucket,
-}
-
-/// Whether the kernel hands requests out again; says so if not.
-fn can_survive() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
-    let can = (numbers.next(), numbers.next()) >= (Some(6), Some(9));
-    if !can {
-        skipped("a mount outlives a crash from Linux 6.9 on");
-    }
-    can
 }
 
 fn tree_in(bucket: &Bucket) -> Tree {

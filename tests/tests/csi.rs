@@ -12,7 +12,7 @@ use forebay_csi::generated::csi::{
     NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
 };
-use forebay_e2e::{Bucket, Container, Finished, eventually, forebay_as, is_root, skipped};
+use forebay_e2e::{Bucket, Container, Finished, can_survive, eventually, forebay_as, is_root, skipped, wrapped};
 use forebay_testkit::DataSet;
 use forebay_types::Role;
 use tempfile::TempDir;
@@ -25,6 +25,8 @@ const MIB: u64 = 1 << 20;
 const GROUP: u32 = 2000;
 /// Lists the daemons in a container. What lists them has not the word that it looks for in its own command line.
 const DAEMONS: &str = "grep -als '[-]-background-child' /proc/[0-9]*/cmdline";
+/// The same of keepers.
+const KEEPERS: &str = "grep -alz '^keepe[r]$' /proc/[0-9]*/cmdline";
 /// The driver's place in the kubelet's directory.
 const DRIVER: &str = "plugins/csi.forebay.io";
 
@@ -36,6 +38,8 @@ struct Node {
     /// Before the directory goes, all that runs and is mounted has to.
     container: Option<Container>,
     driver: Option<Child>,
+    /// What starts keepers, in a pod of its own.
+    keepers: Option<Child>,
 }
 
 impl Node {
@@ -61,7 +65,7 @@ impl Node {
         }
         let runtime = Runtime::new().unwrap();
         let container = Some(container);
-        let mut node = Self { runtime, bucket: Bucket::new(), directory, container, driver: None };
+        let mut node = Self { runtime, bucket: Bucket::new(), directory, container, driver: None, keepers: None };
         node.start();
         Some(node)
     }
@@ -89,6 +93,9 @@ impl Node {
         let program = command.get_program().to_owned();
         command.args(["csi", "--node-name", "node1", "--inline", "s3://data", "--inline-memory", "128MiB"]);
         command.arg("--kubelet-dir").arg(self.directory.path().join("kubelet"));
+        if self.keepers.is_some() {
+            command.arg("--keepers").arg(self.private("keepers.sock"));
+        }
         let mut shell = Command::new("sh");
         let pid = self.directory.path().join("pid");
         shell.args(["-c", "echo $$ > \"$0\"; exec \"$@\""]).arg(pid).arg(program).args(command.get_args());
@@ -100,6 +107,22 @@ impl Node {
         }
         self.driver = Some(self.container().start(&shell));
         eventually("the driver answers", SOON, || self.connect().is_ok());
+    }
+
+    /// Starts keepers for the daemons, without any capability. From now on the driver relies on them.
+    fn start_keepers(&mut self) {
+        self.kill();
+        let mut command = forebay_as(Role::Worker, "keeper", &[]);
+        command.arg("keeper").arg("--host").arg(self.private("keepers.sock"));
+        command.arg("--launcher").arg(self.private("launcher.sock"));
+        let mut confined = Command::new("setpriv");
+        confined.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
+        self.keepers = Some(self.container().start(&wrapped(confined, &command)));
+        self.start();
+    }
+
+    fn private(&self, socket: &str) -> PathBuf {
+        self.directory.path().join("run/private").join(socket)
     }
 
     /// `kill -9` of the driver, and of nothing else.
@@ -224,8 +247,8 @@ impl Drop for Node {
             }
         }
         self.container = None;
-        if let Some(driver) = &mut self.driver {
-            let _ = driver.wait();
+        for process in [&mut self.driver, &mut self.keepers].into_iter().flatten() {
+            let _ = process.wait();
         }
     }
 }
@@ -336,6 +359,72 @@ fn a_daemon_that_dies_is_told_of_and_what_it_left_is_taken_away() {
     node.stage().unwrap();
     node.publish(1, true).unwrap();
     assert_eq!(node.shell(&format!("cat {hello}/hello")).succeeded().text(), "from the bucket");
+}
+
+#[test]
+fn what_a_pod_has_open_goes_on_when_daemon_and_driver_are_killed_and_started_again() {
+    if !can_survive() {
+        return;
+    }
+    let Some(mut node) = Node::new() else { return };
+    let (data, size) = (DataSet::new(8), 9 * MIB + 777);
+    node.bucket.put("big", data, size);
+    node.start_keepers();
+    node.stage().unwrap();
+    node.publish(1, true).unwrap();
+
+    // Around the page cache, so that each round asks the daemon.
+    let at = |name: &str| node.directory.path().join(name);
+    let (big, round, read) = (format!("{}/big", node.text(&target(1))), at("round"), at("read"));
+    let script = format!(
+        "exec 3< {big} > {}; for round in 1 2 3; do until [ -e {1}.$round ]; do sleep 0.01; done; \
+         dd bs=1M count=3 iflag=direct,fullblock <&3 || exit 1; done; exec cat <&3",
+        read.display(),
+        round.display()
+    );
+    let go = |number: u64| std::fs::write(round.with_extension(number.to_string()), "").unwrap();
+    let has = |count: u64| read.metadata().is_ok_and(|read| read.len() >= count * 3 * MIB);
+    let mut reader = node.container().start(Command::new("sh").args(["-c", &script]));
+    go(1);
+    eventually("the pod reads", SOON, || has(1));
+    node.kill_daemons();
+    go(2);
+    eventually("a daemon that the driver has started answers", SOON, || has(2));
+    // As a container ends.
+    node.kill();
+    node.kill_daemons();
+    go(3);
+    eventually("no daemon is left", SOON, || node.daemons() == 0);
+    assert!(!has(3), "nobody can have answered");
+    node.start();
+    eventually("a daemon that the next driver has started answers", SOON, || has(3));
+    assert!(reader.wait().unwrap().success());
+    let bytes = std::fs::read(&read).unwrap();
+    assert_eq!((bytes.len() as u64, data.first_difference(0, &bytes)), (size, None));
+
+    assert!(!node.stats(1).unwrap().volume_condition.unwrap().abnormal);
+    node.unpublish("volume", 1).unwrap();
+    node.unstage().unwrap();
+    assert!(!node.is_mounted() && node.daemons() == 0);
+    let keepers = || node.shell(&format!("{KEEPERS} | wc -l")).succeeded().text().trim().to_owned();
+    eventually("who starts keepers is left alone", SOON, || keepers() == "1");
+}
+
+#[test]
+fn where_keepers_are_to_be_and_are_not_nothing_is_mounted() {
+    if !can_survive() {
+        return;
+    }
+    let Some(mut node) = Node::new() else { return };
+    node.start_keepers();
+    let mut host = node.keepers.take().expect("who starts keepers");
+    let _ = node.shell(&format!("kill -9 $({KEEPERS} | cut -d/ -f3)")).succeeded();
+    host.wait().unwrap();
+    // Its socket is there.
+    refused(node.stage(), Code::Unavailable);
+    std::fs::remove_file(node.private("keepers.sock")).unwrap();
+    refused(node.stage(), Code::Unavailable);
+    assert!(!node.is_mounted() && node.daemons() == 0);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! A daemon has a session of its own and a log of its own, so it lives on when the driver ends. What is secret goes
 //! into its environment, which its user and root alone can look at, and into no argument and no log.
 //!
-//! Who keeps the descriptors of a mount beyond its daemon's death (ADR 0028) is told to the daemon here, in
-//! [`Daemons::mount`], by one more variable: the driver has no part in serving, so nothing else of it changes.
+//! A keeper has the descriptors of a mount beyond its daemon's death (ADR 0028). The daemon finds who starts keepers in its
+//! run directory: the driver has no part in serving.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -28,6 +28,8 @@ const MOUNT_WITHIN: Duration = Duration::from_secs(110);
 const UNMOUNT_WITHIN: Duration = Duration::from_secs(110);
 /// How long a program that took too long has to clean up.
 const END_WITHIN: Duration = Duration::from_secs(10);
+/// The option with which a mount is kept. What a volume says comes after it, and wins.
+const SURVIVES: &str = "-ofuse.survive_crash=true";
 /// How much of what a program said becomes a message, in bytes.
 const SAID: usize = 2048;
 
@@ -45,16 +47,18 @@ mod code {
 pub(crate) struct Daemons {
     program: PathBuf,
     logs: PathBuf,
+    keepers: Option<PathBuf>,
 }
 
 impl Daemons {
-    /// Run by `program`, with a log for each volume in `logs`, which is made, for its owner alone.
+    /// Run by `program`, with a log for each volume in `logs`, which is made, for its owner alone. Their mounts are kept by keepers of
+    /// the host that listens at `keepers`, if there is one.
     ///
     /// # Errors
     /// When the directory cannot be made.
-    pub(crate) fn new(program: PathBuf, logs: PathBuf) -> io::Result<Self> {
+    pub(crate) fn new(program: PathBuf, logs: PathBuf, keepers: Option<PathBuf>) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(&logs)?;
-        Ok(Self { program, logs })
+        Ok(Self { program, logs, keepers })
     }
 
     /// Mounts a volume at a directory, and returns once it answers. A dead mount that is there goes.
@@ -65,6 +69,15 @@ impl Daemons {
         let log = self.log(id);
         let mut command = Command::new(&self.program);
         command.arg("mount-helper").arg(format!("-olog.file={}", log.display()));
+        if let Some(keepers) = &self.keepers {
+            // Without it the daemon would start a keeper of its own, which ends with this container.
+            if !keepers.exists() {
+                return Err(Refusal::unavailable(
+                    "no pod keeps mounts on this node: see the pods of the keeper's DaemonSet",
+                ));
+            }
+            command.arg(SURVIVES);
+        }
         for option in volume.options() {
             command.arg(format!("-o{option}"));
         }
@@ -171,7 +184,7 @@ mod tests {
         // then it cannot be run.
         let installed = std::process::Command::new("install").args(["-m", "755"]).args([&text, &program]).status();
         assert!(installed.unwrap().success());
-        Daemons::new(program, directory.join("logs")).unwrap()
+        Daemons::new(program, directory.join("logs"), None).unwrap()
     }
 
     fn volume(secrets: &[(&str, &str)]) -> Volume {
@@ -209,6 +222,23 @@ mod tests {
         ];
         assert_eq!(lines, expected);
         assert_eq!(std::fs::metadata(directory.path().join("logs")).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[tokio::test]
+    async fn a_mount_is_kept_where_there_are_keepers_unless_the_volume_says_no() {
+        let directory = tempfile::tempdir().unwrap();
+        let told = directory.path().join("told");
+        let script = format!("printf '%s\\n' \"$@\" > {}", told.display());
+        let keepers = directory.path().join("keepers.sock");
+        let daemons = Daemons { keepers: Some(keepers.clone()), ..daemons(directory.path(), &script) };
+        let refusal = daemons.mount(&volume(&[]), &id(), Path::new("/k/staging")).await.unwrap_err();
+        assert_eq!(refusal.code(), Code::Unavailable);
+        std::fs::write(keepers, "").unwrap();
+        daemons.mount(&volume(&[]), &id(), Path::new("/k/staging")).await.unwrap();
+        let told = std::fs::read_to_string(told).unwrap();
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines[2], SURVIVES);
+        assert!(lines[3..].contains(&"-ometadata.ttl=5m"), "{lines:?}");
     }
 
     #[tokio::test]

@@ -6,7 +6,8 @@
 //!
 //! What is mounted is what the kernel's table says, and nothing is kept besides: every call can come twice, and a
 //! driver that was killed finds all that it left. A daemon is a process of `forebay mount-helper`, in a session of its
-//! own, and the driver need not be there while it serves.
+//! own, and the driver need not be there while it serves. When a daemon dies, a keeper in another pod has its mount, and
+//! has the driver start the next one.
 //!
 //! Pure, without I/O:
 //!
@@ -16,7 +17,7 @@
 //! * `mount_table`: what is mounted; `decision`: what a call still has to do.
 //!
 //! The shell around them: `directory` (paths below the kubelet's directory, no link followed), `binding` (binds),
-//! `daemon` (programs that mount and unmount), `answers` (asking a mount that may hang), `pending` (one call for each
+//! `daemon` (programs that mount and unmount), `launcher` (starting again what died), `answers` (asking a mount that may hang), `pending` (one call for each
 //! volume), `listening` (sockets), `identity`, `node` and `registration` (the services), `server` (all of it).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -31,6 +32,7 @@ mod fields;
 pub mod generated;
 mod identity;
 mod inline;
+mod launcher;
 mod listening;
 mod mount_table;
 mod node;

@@ -20,6 +20,7 @@ use crate::generated::csi::node_server::NodeServer;
 use crate::generated::registration::registration_server::RegistrationServer;
 use crate::identity::IdentityService;
 use crate::inline::InlinePolicy;
+use crate::launcher::Launcher;
 use crate::listening::Listener;
 use crate::node::{NodeService, Volumes};
 use crate::pending::Pending;
@@ -56,6 +57,8 @@ pub struct Settings {
     pub program: PathBuf,
     /// A directory for the logs of daemons, which is made.
     pub logs: PathBuf,
+    /// Where keepers of mounts are had (`forebay keeper --host`); without, a mount ends with its process.
+    pub keepers: Option<PathBuf>,
 }
 
 /// Why the driver cannot serve.
@@ -80,6 +83,9 @@ pub enum ServeError {
         /// Why not.
         error: io::Error,
     },
+    /// Keepers cannot ask for processes to be started again.
+    #[error("cannot start mounts again that keepers have: {0}")]
+    Launcher(#[from] forebay_private::PrivateError),
     /// It cannot listen.
     #[error("cannot listen at {}: {error}", path.display())]
     Listen {
@@ -113,6 +119,7 @@ pub async fn serve(settings: Settings, end: impl Future<Output = ()>) -> Result<
     if let Some(directory) = settings.socket.parent() {
         std::fs::create_dir_all(directory).map_err(|error| listen_error(&settings.socket, error))?;
     }
+    let launcher = settings.keepers.as_deref().map(Launcher::beside).transpose()?;
     let driver = bind(&settings.socket)?;
     // The kubelet calls as soon as it finds the second socket, and is heard then: the first one listens.
     let registration = match &settings.registry {
@@ -121,6 +128,9 @@ pub async fn serve(settings: Settings, end: impl Future<Output = ()>) -> Result<
     };
     info!(driver = settings.driver, node = settings.node, socket = %settings.socket.display(), "ready");
     let ending = CancellationToken::new();
+    if let Some(launcher) = launcher {
+        calls.spawn(launcher.serve(ending.clone()));
+    }
     let serving = server()
         .add_service(IdentityServer::new(identity).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodeServer::new(node).max_decoding_message_size(MAX_MESSAGE))
@@ -163,7 +173,7 @@ pub async fn probe(socket: &Path) -> Result<Probed, Status> {
 fn services(settings: &Settings, calls: TaskTracker) -> Result<(IdentityService, NodeService), ServeError> {
     let kubelet = KubeletDirectory::new(&settings.kubelet)
         .map_err(|error| ServeError::Kubelet { path: settings.kubelet.clone(), error })?;
-    let daemons = Daemons::new(settings.program.clone(), settings.logs.clone())
+    let daemons = Daemons::new(settings.program.clone(), settings.logs.clone(), settings.keepers.clone())
         .map_err(|error| ServeError::Logs { path: settings.logs.clone(), error })?;
     let volumes = Volumes {
         node: settings.node.clone(),

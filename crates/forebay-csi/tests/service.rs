@@ -75,6 +75,7 @@ impl Driver {
             inline: InlinePolicy::new(vec!["s3://team-a".to_owned()], Some("64MiB".to_owned())).unwrap(),
             program: self.directory.path().join("forebay"),
             logs: self.directory.path().join("logs"),
+            keepers: None,
         };
         self.end = CancellationToken::new();
         self.serving = Some(tokio::spawn(serve(settings, self.end.clone().cancelled_owned())));
@@ -372,6 +373,7 @@ async fn a_driver_that_cannot_serve_says_why() {
         inline: InlinePolicy::default(),
         program: PathBuf::from("/bin/false"),
         logs: driver.directory.path().join("logs"),
+        keepers: None,
     };
     let never = std::future::pending::<()>;
     let no_name = Settings { driver: "../x".to_owned(), ..right.clone() };

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Child;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -15,6 +15,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::keeping::{Action, Event, Keeper, Over, Peer};
 use crate::kept::{Coming, FromKeeper, Kept, ToKeeper, send_kept};
+use crate::launching::{Ended, Started};
 use crate::peer::peer_of;
 use crate::restart::Restart;
 use crate::wire::{Wire, WireError};
@@ -52,8 +53,10 @@ pub struct KeeperProcess {
     keeper: Keeper<Arc<Kept>>,
     visitors: HashMap<Peer, Visitor>,
     latest: Peer,
-    /// Daemons that were started here.
-    started: Vec<Child>,
+    /// Where somebody listens who starts daemons in our place.
+    launcher: Option<PathBuf>,
+    /// Daemons that were started.
+    started: Vec<Started>,
     looked_at: Instant,
 }
 
@@ -69,15 +72,16 @@ struct Visitor {
 }
 
 impl KeeperProcess {
-    /// A keeper of nothing yet, and who tells it of connections.
+    /// A keeper of nothing yet, and who tells it of connections. It has daemons started by whoever listens at `launcher`, or starts them
+    /// itself.
     #[must_use]
-    pub fn new() -> (Self, Visitors) {
+    pub fn new(launcher: Option<PathBuf>) -> (Self, Visitors) {
         let (tell, happened) = channel();
         let visitors = Visitors(tell.clone());
         let now = Instant::now();
         let keeper = Keeper::new(now);
-        let (peers, started) = (HashMap::new(), Vec::new());
-        (Self { happened, tell, keeper, visitors: peers, latest: 0, started, looked_at: now }, visitors)
+        let (none, started) = (HashMap::new(), Vec::new());
+        (Self { happened, tell, keeper, visitors: none, latest: 0, launcher, started, looked_at: now }, visitors)
     }
 
     /// Keeps until there is nothing left to keep. What is held is closed when the keeper is dropped, and those who wait for that hear
@@ -143,15 +147,15 @@ impl KeeperProcess {
             let _ = visitor.socket.shutdown(Shutdown::Both);
         }
         let mut exited = None;
-        self.started.retain_mut(|child| match child.try_wait() {
+        self.started.retain_mut(|started| match started.ended() {
             Ok(None) => true,
-            Ok(Some(status)) => {
-                info!(pid = child.id(), %status, "a process that was to serve the mount has ended");
-                exited = Some(status.code());
+            Ok(Some(Ended(code))) => {
+                info!(pid = started.pid(), code, "a process that was to serve the mount has ended");
+                exited = Some(code);
                 false
             }
             Err(error) => {
-                warn!(pid = child.id(), %error, "it is not known whether a process that was to serve the mount has ended");
+                warn!(pid = started.pid(), %error, "it is not known whether a process that was to serve the mount has ended");
                 false
             }
         });
@@ -224,10 +228,10 @@ impl KeeperProcess {
                     let _ = visitor.socket.shutdown(Shutdown::Both);
                 }
             }
-            Action::Start(restart) => match restart.start() {
-                Ok(child) => {
-                    warn!(pid = child.id(), ?restart, "the process that served the mount has died: started again");
-                    self.started.push(child);
+            Action::Start(restart) => match Started::by(self.launcher.as_deref(), &restart) {
+                Ok(started) => {
+                    warn!(pid = started.pid(), ?restart, "the process that served the mount has died: started again");
+                    self.started.push(started);
                 }
                 Err(error) => {
                     error!(%error, ?restart, "the process that served the mount has died, and cannot be started again");

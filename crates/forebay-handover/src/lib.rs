@@ -13,8 +13,8 @@
 //!
 //! The shell around them: `sealed` (memory that nobody changes any more), `wire` (messages and descriptors over a socket),
 //! `peer` (who is at its other end), and `exchange`, which drives both ends. For a process that dies: `memory` (state and
-//! journal where they outlive it), `kept` (what it gives to a keeper), `keeper` (which has it until the next process comes), and
-//! `restart` (how that is started).
+//! journal where they outlive it), `kept` (what it gives to a keeper), `keeper` (which has it until the next process comes),
+//! `restart` (how that is started) and `launching` (by whom).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -27,6 +27,7 @@ mod journal;
 mod keeper;
 mod keeping;
 mod kept;
+mod launching;
 mod memory;
 mod message;
 mod peer;
@@ -45,6 +46,7 @@ pub use identity::{Difference, Identity};
 pub use journal::{Record, recover, replay};
 pub use keeper::{KeeperProcess, Visitors};
 pub use kept::{KeeperLink, Keeps, Kept, Taken};
+pub use launching::launch;
 pub use memory::{Journal, Unreadable, read_kept};
 pub use message::{Order, Refusal};
 pub use peer::{Peer, peer_of};

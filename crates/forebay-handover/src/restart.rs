@@ -54,6 +54,19 @@ impl Restart {
         path(&self.program)
     }
 
+    /// A program without arguments.
+    #[cfg(test)]
+    pub(crate) fn of_program(program: &str) -> Self {
+        let program = program.as_bytes().to_vec();
+        Self { program, arguments: Vec::new(), environment: Vec::new(), directory: b"/".to_vec(), log: None }
+    }
+
+    /// What a shell is told to do.
+    #[cfg(test)]
+    pub(crate) fn of_shell(script: &str) -> Self {
+        Self { arguments: vec![b"-c".to_vec(), script.as_bytes().to_vec()], ..Self::of_program("/bin/sh") }
+    }
+
     /// Starts it.
     ///
     /// # Errors

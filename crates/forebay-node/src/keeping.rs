@@ -20,7 +20,7 @@ use tracing::{error, info, warn};
 use crate::error::{Exit, Fault};
 use crate::fdstore::FdStore;
 use crate::handover::{connect, is_nobody, is_served};
-use crate::state;
+use crate::{keepers, state};
 
 /// How long a keeper may take until it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
@@ -181,15 +181,22 @@ fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn K
     }
     let socket = state::keeper_socket(mountpoint)?;
     let KeeperProgram { program, restart } = program;
-    let mut keeper = Command::new(&program)
+    let is_hosted = keepers::ask(&socket.with_file_name(keepers::HOST), &socket)?;
+    let connected = if is_hosted { connect(&socket)? } else { own_keeper(&program, &socket)? };
+    Ok(Arc::new(KeeperLink::new(connected, restart)?))
+}
+
+/// A connection to a new keeper, which ends with our container, if we are in one.
+fn own_keeper(program: &Path, socket: &Path) -> anyhow::Result<UnixStream> {
+    let mut keeper = Command::new(program)
         .arg("keeper")
         .arg("--socket")
-        .arg(&socket)
+        .arg(socket)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
         .with_context(|| format!("cannot start {} keeper", program.display()))?;
-    let connected = listening(&mut keeper, &socket);
+    let connected = listening(&mut keeper, socket);
     if connected.is_err() {
         let _ = keeper.kill();
     }
@@ -201,11 +208,11 @@ fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn K
     });
     waiting.context("cannot start a thread")?;
     info!(pid, "a keeper was started");
-    Ok(Arc::new(KeeperLink::new(connected?, restart)?))
+    connected
 }
 
 /// A connection to a keeper that was just started.
-fn listening(keeper: &mut Child, socket: &Path) -> anyhow::Result<UnixStream> {
+pub(crate) fn listening(keeper: &mut Child, socket: &Path) -> anyhow::Result<UnixStream> {
     let until = Instant::now() + LISTENS_WITHIN;
     loop {
         match connect(socket) {
@@ -225,17 +232,18 @@ fn listening(keeper: &mut Child, socket: &Path) -> anyhow::Result<UnixStream> {
     }
 }
 
-/// Keeps a mount for the processes that connect to `socket`, until it has ended: what `forebay keeper` is.
+/// Keeps a mount for the processes that connect to `socket`, until it has ended: what `forebay keeper` is. The next process is started
+/// by whoever listens at `launcher`, or as a child.
 ///
 /// # Errors
 /// When it cannot listen there, or another keeper does.
-pub async fn keep(socket: &Path) -> anyhow::Result<()> {
+pub async fn keep(socket: &Path, launcher: Option<PathBuf>) -> anyhow::Result<()> {
     if UnixStream::connect(socket).is_ok() {
         let what = format!("a keeper listens at {} already", socket.display());
         return Err(Fault::without_remedy(Exit::Busy, what).into());
     }
     let listener = PrivateListener::bind(socket)?;
-    let (mut keeper, visitors) = KeeperProcess::new();
+    let (mut keeper, visitors) = KeeperProcess::new(launcher);
     let mut keeping = tokio::task::spawn_blocking(move || {
         keeper.run();
         keeper

@@ -39,6 +39,7 @@ pub mod fuzzing;
 mod handover;
 mod hot;
 mod http;
+pub mod keepers;
 pub mod keeping;
 pub mod local;
 mod materialise_requests;

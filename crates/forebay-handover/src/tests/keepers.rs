@@ -13,7 +13,7 @@ use crate::kept::{KeeperLink, Keeps as _, Kept, Taken};
 use crate::restart::Restart;
 
 fn keeper() -> (JoinHandle<()>, Visitors) {
-    let (mut keeper, visitors) = KeeperProcess::new();
+    let (mut keeper, visitors) = KeeperProcess::new(None);
     (thread::spawn(move || keeper.run()), visitors)
 }
 

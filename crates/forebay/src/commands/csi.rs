@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_csi::{InlinePolicy, Probed, Settings};
 use forebay_types::ByteSize;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Where the mounts log [default: plugins/NAME/logs in the kubelet's directory]
     #[arg(long, value_name = "DIRECTORY")]
     log_dir: Option<PathBuf>,
+    /// Where `forebay keeper --host` listens, which has mounts while their processes are started again; requires Linux 6.9
+    #[arg(long, value_name = "PATH")]
+    keepers: Option<PathBuf>,
     /// Ask the driver that listens at the socket whether it is ready, and end
     #[arg(long)]
     probe: bool,
@@ -72,7 +75,13 @@ impl Args {
         let inline = InlinePolicy::new(self.inline.clone(), memory).map_err(|error| {
             Fault::new(Exit::Usage, format!("--inline: {error}"), "`forebay csi --help` has an example")
         })?;
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let keepers = self.keepers.clone().filter(|_| resends(&release));
+        if self.keepers.is_some() && keepers.is_none() {
+            warn!(release, "mounts end with their processes: to keep them requires Linux 6.9");
+        }
         Ok(Settings {
+            keepers,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node: self.node_name.clone().unwrap_or_else(name_of_host),
             socket: self.socket(),
@@ -84,6 +93,13 @@ impl Args {
             kubelet: self.kubelet_dir,
         })
     }
+}
+
+/// Whether a kernel of this release hands out again what a process that died was asked: since 6.9.
+fn resends(release: &str) -> bool {
+    let mut numbers =
+        release.split(|letter: char| !letter.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(9))
 }
 
 /// Runs it.
@@ -148,6 +164,20 @@ mod tests {
         assert_eq!(settings.registry, Some(PathBuf::from("/data/kubelet/plugins_registry")));
         assert_eq!((settings.node.as_str(), settings.inline), ("node1", InlinePolicy::default()));
         assert_eq!(parse(&["--no-registration"]).settings().unwrap().registry, None);
+    }
+
+    #[test]
+    fn mounts_are_kept_where_the_kernel_asks_again() {
+        for (release, keeps) in [
+            ("6.9.0", true),
+            ("6.12.1-amd64", true),
+            ("7.0-rc1", true),
+            ("6.8.0-1-generic", false),
+            ("5.15.0", false),
+            ("", false),
+        ] {
+            assert_eq!(resends(release), keeps, "{release}");
+        }
     }
 
     #[test]

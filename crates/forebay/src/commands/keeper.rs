@@ -1,15 +1,16 @@
 //! `forebay keeper`: has what a mount lives by while no process serves it.
 //!
 //! A mount with `fuse.survive_crash` starts one, or finds it. It holds descriptors and memory and understands neither; it starts the
-//! process of the mount again where that was in the background; and it ends with the mount.
+//! process of the mount again where that was in the background; and it ends with the mount. With `--host` it starts keepers for others.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use forebay_config::Config;
-use forebay_node::keeping;
-use tracing::debug;
+use forebay_node::{keepers, keeping};
+use tracing::{debug, warn};
 
+use crate::signals::Signals;
 use crate::{logging, runtime};
 
 /// Keep a mount while the process that serves it is started again
@@ -17,16 +18,25 @@ use crate::{logging, runtime};
 /// A mount with fuse.survive_crash starts this command by itself: there is nothing to be done by hand. The keeper holds
 /// the kernel's connection and the state of the mount. When the process of the mount is killed, programs that use the
 /// mount wait, and the keeper gives what it holds to the next process. It starts that process if the mount was in the
-/// background. If none serves the mount for 5 minutes, or the mount is unmounted, the keeper ends.
+/// background. If none serves the mount for 5 minutes, or the mount is unmounted, the keeper ends. With --host the command
+/// starts keepers for all processes of this run directory, so that no keeper ends with them, as in another container.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["socket", "host"]))]
 #[command(after_help = "\
 Example:
   forebay mount /mnt/data --workers node1:29999 -o fuse.survive_crash=true     # starts a keeper
-  forebay keeper --socket /run/forebay/private/0123456789ab.keeper.sock")]
+  forebay keeper --socket /run/forebay/private/0123456789ab.keeper.sock
+  forebay keeper --host /run/forebay/private/keepers.sock --launcher /run/forebay/private/launcher.sock")]
 pub(crate) struct Args {
     /// Where processes of the mount reach it
     #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    socket: Option<PathBuf>,
+    /// Where processes ask for keepers: private/keepers.sock in the run directory
+    #[arg(long, value_name = "PATH")]
+    host: Option<PathBuf>,
+    /// Where a process listens that starts those of mounts, as `forebay csi` does [default: keepers start them]
+    #[arg(long, value_name = "PATH")]
+    launcher: Option<PathBuf>,
 }
 
 /// Runs it.
@@ -34,11 +44,31 @@ pub(crate) struct Args {
 /// # Errors
 /// When it cannot listen, or another keeper does.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let socket =
-        std::path::absolute(&args.socket).with_context(|| format!("cannot resolve {}", args.socket.display()))?;
+    let [socket, host, launcher] = [&args.socket, &args.host, &args.launcher].map(|path| path.as_deref().map(absolute));
+    let [socket, host, launcher] = [socket.transpose()?, host.transpose()?, launcher.transpose()?];
     logging::to_stderr(&Config::default(), Config::default().log_level)?;
     on_its_own();
-    runtime::on_one_thread(keeping::keep(&socket))
+    match (socket, host) {
+        (Some(socket), _) => runtime::on_one_thread(keeping::keep(&socket, launcher)),
+        (None, Some(host)) => runtime::on_one_thread(start_for_others(&host, launcher.as_deref())),
+        // The group of both is required.
+        (None, None) => Ok(()),
+    }
+}
+
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))
+}
+
+async fn start_for_others(host: &Path, launcher: Option<&Path>) -> anyhow::Result<()> {
+    let mut signals = Signals::take()?;
+    tokio::select! {
+        ended = keepers::host(host, launcher) => ended,
+        signal = signals.next() => {
+            warn!(signal, "ending: in a container keepers end, too, and their mounts are kept no more");
+            Ok(())
+        }
+    }
 }
 
 /// What happens to a terminal does not reach it, nor does it keep a directory in use; and there is no reason to end it for its memory.

@@ -42,6 +42,9 @@
 {{- if and $values.worker.drainOnStop (not $values.coordinator.enabled) }}
 {{- fail "worker.drainOnStop asks a coordinator: set coordinator.enabled=true" }}
 {{- end }}
+{{- if and $values.csi.enabled (eq $values.csi.updateStrategy "RollingUpdate") (not $values.csi.keeper.enabled) }}
+{{- fail "csi.updateStrategy=RollingUpdate ends all volumes of a node without keepers: set csi.keeper.enabled=true" }}
+{{- end }}
 {{- if and $values.operator.enabled (not $values.coordinator.enabled) }}
 {{- fail "the operator asks a coordinator: set coordinator.enabled=true" }}
 {{- end }}

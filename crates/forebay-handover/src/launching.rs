@@ -1,0 +1,192 @@
+//! Who starts the next daemon of a mount: the keeper, as its own child, or a *launcher*, whom it asks.
+//!
+//! A keeper outlives daemons for as long as nothing of its own ends. In Kubernetes that is a pod of its own, without the
+//! rights, the memory and the files of those that mount; so a daemon is started where it may run, by the process that
+//! listens there by then. It may be gone for a while, as in an upgrade: that is a daemon that cannot be started, and the
+//! keeper asks again.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use crate::restart::Restart;
+use crate::wire::{Wire, WireError};
+
+/// How long either of both waits for the other's word.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a launcher says of a daemon.
+#[derive(Debug, Serialize, Deserialize)]
+enum Said {
+    /// It runs, with this number in the launcher's PID namespace.
+    Started(u32),
+    /// It does not, and why.
+    NotStarted(String),
+    /// It has ended, with this code if it was not killed.
+    Ended(Option<i32>),
+}
+
+/// A daemon that a keeper has had started.
+#[derive(Debug)]
+pub(crate) enum Started {
+    /// Here.
+    Child(Child),
+    /// By a launcher, which tells how it ends.
+    Elsewhere { pid: u32, launcher: Wire },
+}
+
+/// How a daemon has ended: its code, if it was not killed and somebody saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended(pub(crate) Option<i32>);
+
+impl Started {
+    /// Starts a daemon here, or by the launcher that listens at a path.
+    ///
+    /// # Errors
+    /// When it is not started, or nobody listens there.
+    pub(crate) fn by(launcher: Option<&Path>, restart: &Restart) -> io::Result<Self> {
+        match launcher {
+            Some(path) => Self::asked_for(path, restart),
+            None => restart.start().map(Self::Child),
+        }
+    }
+
+    fn asked_for(path: &Path, restart: &Restart) -> io::Result<Self> {
+        let mut launcher = Wire::new(UnixStream::connect(path)?)?;
+        launcher.send(restart, &[]).map_err(told)?;
+        let said = launcher.receive(Some(Instant::now() + ANSWERED_WITHIN)).map_err(told)?;
+        match said {
+            Some((Said::Started(pid), _)) => Ok(Self::Elsewhere { pid, launcher }),
+            Some((Said::NotStarted(why), _)) => Err(io::Error::other(why)),
+            Some((Said::Ended(_), _)) => Err(io::Error::other("it ended before it was started")),
+            None => Err(io::Error::new(io::ErrorKind::TimedOut, "who starts it does not answer")),
+        }
+    }
+
+    /// Its number, where it runs.
+    pub(crate) fn pid(&self) -> u32 {
+        match self {
+            Self::Child(child) => child.id(),
+            Self::Elsewhere { pid, .. } => *pid,
+        }
+    }
+
+    /// How it has ended, if it has. Of a launcher that is gone nothing is known but that its daemons ended with it, or soon will.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub(crate) fn ended(&mut self) -> io::Result<Option<Ended>> {
+        match self {
+            Self::Child(child) => Ok(child.try_wait()?.map(|status| Ended(status.code()))),
+            Self::Elsewhere { launcher, .. } => match launcher.receive(Some(Instant::now())) {
+                Ok(Some((Said::Ended(code), _))) => Ok(Some(Ended(code))),
+                Ok(_) => Ok(None),
+                Err(_) => Ok(Some(Ended(None))),
+            },
+        }
+    }
+}
+
+/// Starts the daemon that a keeper asks for over `socket`, and tells it how that ends. Returns when it has ended.
+///
+/// # Errors
+/// When nothing that can be understood is asked, or the daemon cannot be waited for.
+pub fn launch(socket: UnixStream) -> io::Result<()> {
+    let mut keeper = Wire::new(socket)?;
+    let asked = keeper.receive::<Restart>(Some(Instant::now() + ANSWERED_WITHIN)).map_err(told)?;
+    let (restart, _) = asked.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "nothing is asked"))?;
+    let mut child = match restart.start() {
+        Ok(child) => child,
+        Err(error) => return keeper.send(&Said::NotStarted(error.to_string()), &[]).map_err(told),
+    };
+    info!(pid = child.id(), ?restart, "the process of a mount is started again");
+    // Who asked may be gone. Somebody has to wait for the process in any case.
+    let heard = keeper.send(&Said::Started(child.id()), &[]);
+    let status = child.wait()?;
+    if let Err(error) = heard.and_then(|()| keeper.send(&Said::Ended(status.code()), &[])) {
+        warn!(%error, %status, "the process of a mount has ended, and its keeper does not listen");
+    }
+    Ok(())
+}
+
+fn told(error: WireError) -> io::Error {
+    match error {
+        WireError::Io(error) => error,
+        error => io::Error::other(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread::{self, JoinHandle};
+
+    use super::*;
+
+    /// A launcher that starts one daemon.
+    fn launcher(directory: &Path) -> (std::path::PathBuf, JoinHandle<io::Result<()>>) {
+        let path = directory.join("launcher.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        (path, thread::spawn(move || launch(listener.accept().unwrap().0)))
+    }
+
+    fn wait(started: &mut Started) -> Ended {
+        loop {
+            if let Some(ended) = started.ended().unwrap() {
+                return ended;
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_is_started_elsewhere_ends_as_one_that_is_started_here() {
+        let directory = tempfile::tempdir().unwrap();
+        let restart = Restart::of_shell("exit 7");
+        let (path, launching) = launcher(directory.path());
+        for launcher in [None, Some(path.as_path())] {
+            let mut started = Started::by(launcher, &restart).unwrap();
+            assert!(started.pid() > 1);
+            assert_eq!(wait(&mut started), Ended(Some(7)), "{launcher:?}");
+        }
+        launching.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn where_nobody_listens_or_it_cannot_be_started_there_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let none = directory.path().join("none.sock");
+        assert_eq!(Started::by(Some(&none), &Restart::of_shell("")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let (path, launching) = launcher(directory.path());
+        let error = Started::by(Some(&path), &Restart::of_program("/none")).unwrap_err();
+        assert!(error.to_string().contains("No such file"), "{error}");
+        launching.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_daemon_whose_launcher_is_gone_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("launcher.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let launching = thread::spawn(move || {
+            let mut keeper = Wire::new(listener.accept().unwrap().0).unwrap();
+            keeper.receive::<Restart>(None).unwrap();
+            keeper.send(&Said::Started(2), &[]).unwrap();
+        });
+        let mut started = Started::by(Some(&path), &Restart::of_shell("")).unwrap();
+        launching.join().unwrap();
+        assert_eq!(wait(&mut started), Ended(None));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_starts_nothing() {
+        let (one, other) = UnixStream::pair().unwrap();
+        drop(one);
+        assert!(launch(other).is_err());
+    }
+}

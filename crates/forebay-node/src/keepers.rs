@@ -1,0 +1,194 @@
+//! A host of keepers: starts one for each mount that asks, so that keepers do not end with what started the mounts.
+//!
+//! A keeper that a daemon starts itself is in the daemon's container, and goes with it. In Kubernetes the host is a pod of its own,
+//! next to that of the daemons, with the same run directory, where they look for it. It has daemons started by whoever listens at the launcher's socket
+//! (`forebay_handover::launch`): it has no rights to mount, and little memory.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{io, thread};
+
+use anyhow::Context as _;
+use forebay_private::PrivateListener;
+use tracing::{info, warn};
+
+use crate::error::{Exit, Fault};
+use crate::handover::connect;
+use crate::keeping::listening;
+
+/// The name of a host's socket, among those of keepers.
+pub const HOST: &str = "keepers.sock";
+/// What the names of keepers' sockets end with. A host makes nothing else.
+const KEEPER: &str = ".keeper.sock";
+/// The longest path of a socket, and the end of the line.
+const MAX_ASKED: u64 = 108;
+/// The longest answer, in bytes.
+const MAX_ANSWER: u64 = 4096;
+/// What is answered when a keeper listens.
+const LISTENS: &str = "it listens";
+/// How long a host may take: longer than a keeper takes until it listens.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+/// How long no connection is accepted after the system refused to accept one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Has the host that listens at `host` start a keeper that listens at `socket`. Returns when it does; `false`: there is no host. One
+/// that was there and does not answer is not done without: somebody relies on it.
+///
+/// # Errors
+/// When nobody listens there, or the host says why not.
+pub(crate) fn ask(host: &Path, socket: &Path) -> anyhow::Result<bool> {
+    if !host.exists() {
+        return Ok(false);
+    }
+    let refused = |why: String| {
+        let what = format!("no keeper can be had of {}: {why}", host.display());
+        Fault::new(Exit::Unavailable, what, "start `forebay keeper --host` there again, or remove the socket")
+    };
+    let asking = || -> anyhow::Result<String> {
+        let mut stream = connect(host)?;
+        stream.set_read_timeout(Some(ANSWERED_WITHIN))?;
+        stream.set_write_timeout(Some(ANSWERED_WITHIN))?;
+        writeln!(stream, "{}", socket.display())?;
+        line(&stream, MAX_ANSWER)
+    };
+    match asking() {
+        Ok(answer) if answer == LISTENS => Ok(true),
+        Ok(why) => Err(refused(why).into()),
+        Err(error) => Err(refused(format!("{error:#}")).into()),
+    }
+}
+
+/// Starts a keeper for each process that asks at `socket`, whose daemons are started at `launcher`. Runs until it is dropped; keepers
+/// do not end with it.
+///
+/// # Errors
+/// When it cannot listen there.
+pub async fn host(socket: &Path, launcher: Option<&Path>) -> anyhow::Result<()> {
+    let keepers = Keepers {
+        program: std::env::current_exe().context("cannot find the program's own file")?,
+        directory: socket.parent().unwrap_or(Path::new("/")).to_owned(),
+        launcher: launcher.map(Path::to_owned),
+    };
+    let listener = PrivateListener::bind(socket)?;
+    info!(socket = %socket.display(), "ready to start keepers");
+    loop {
+        match listener.accept().await.and_then(tokio::net::UnixStream::into_std) {
+            Ok(stream) => {
+                let keepers = keepers.clone();
+                tokio::task::spawn_blocking(move || keepers.answer(stream));
+            }
+            Err(error) => {
+                warn!(%error, "no connection is accepted");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// What a host starts.
+#[derive(Clone, Debug)]
+struct Keepers {
+    program: PathBuf,
+    directory: PathBuf,
+    launcher: Option<PathBuf>,
+}
+
+impl Keepers {
+    fn answer(&self, mut stream: UnixStream) {
+        let mut answering = || -> anyhow::Result<()> {
+            stream.set_nonblocking(false)?;
+            stream.set_read_timeout(Some(ANSWERED_WITHIN))?;
+            stream.set_write_timeout(Some(ANSWERED_WITHIN))?;
+            let answer = match line(&stream, MAX_ASKED).and_then(|asked| self.start(Path::new(&asked))) {
+                Ok(()) => LISTENS.to_owned(),
+                Err(error) => format!("{error:#}"),
+            };
+            Ok(writeln!(stream, "{answer}")?)
+        };
+        if let Err(error) = answering() {
+            warn!(%error, "who asked for a keeper does not listen");
+        }
+    }
+
+    fn start(&self, socket: &Path) -> anyhow::Result<()> {
+        let name = socket.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !name.ends_with(KEEPER) || socket.parent() != Some(self.directory.as_path()) {
+            let what = format!("{} is no keeper's socket of {}", socket.display(), self.directory.display());
+            return Err(Fault::new(Exit::Usage, what, "give both processes the same FOREBAY_RUN_DIR").into());
+        }
+        let mut command = Command::new(&self.program);
+        command.arg("keeper").arg("--socket").arg(socket);
+        if let Some(launcher) = &self.launcher {
+            command.arg("--launcher").arg(launcher);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut keeper = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
+        let listens = listening(&mut keeper, socket);
+        if listens.is_err() {
+            let _ = keeper.kill();
+        }
+        info!(pid = keeper.id(), name, listens = listens.is_ok(), "a keeper was started");
+        // Somebody has to wait for it.
+        thread::Builder::new().name("forebay-keeper".to_owned()).spawn(move || {
+            let ended = keeper.wait();
+            info!(pid = keeper.id(), ?ended, "a keeper has ended");
+        })?;
+        listens.map(drop)
+    }
+}
+
+/// A line that is not longer than `limit`, without its end.
+fn line(stream: &UnixStream, limit: u64) -> anyhow::Result<String> {
+    let mut text = String::new();
+    BufReader::new(stream.take(limit)).read_line(&mut text)?;
+    match text.strip_suffix('\n') {
+        Some(text) => Ok(text.to_owned()),
+        None => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_host_starts_keepers_in_its_own_directory_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join("private").join(name);
+        let keepers =
+            Keepers { program: "/bin/false".into(), directory: directory.path().join("private"), launcher: None };
+        for wrong in [at("a.sock"), directory.path().join("a.keeper.sock"), "a.keeper.sock".into()] {
+            let error = keepers.start(&wrong).unwrap_err().to_string();
+            assert!(error.contains("no keeper's socket"), "{error}");
+        }
+        let error = keepers.start(&at("a.keeper.sock")).unwrap_err().to_string();
+        assert!(error.contains("ended at once"), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_host_answers_is_told_and_that_there_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("private/keepers.sock");
+        let (asked_at, host_at) = (socket.clone(), socket.clone());
+        let asked = move |name: &'static str| {
+            let (host, socket) = (asked_at.clone(), asked_at.with_file_name(name));
+            tokio::task::spawn_blocking(move || ask(&host, &socket).unwrap_err().to_string())
+        };
+        assert!(!ask(&socket, &socket.with_file_name("a.keeper.sock")).unwrap(), "there is none");
+        std::fs::create_dir(socket.parent().unwrap()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let error = asked("a.keeper.sock").await.unwrap();
+        assert!(error.contains("keepers.sock") && error.contains("cannot connect"), "{error}");
+        std::fs::remove_file(&socket).unwrap();
+        let hosting = tokio::spawn(async move { host(&host_at, None).await });
+        while !socket.exists() {
+            tokio::task::yield_now().await;
+        }
+        let error = asked("other.sock").await.unwrap();
+        assert!(error.contains("other.sock is no keeper's socket"), "{error}");
+        hosting.abort();
+    }
+}
