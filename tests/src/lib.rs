@@ -6,6 +6,7 @@
 //! * [`Setup`]: how to start a [`Worker`] or a [`Mount`], the two guards that end their process, unmount, and, when the
 //!   test fails, show the log;
 //! * [`Cluster`]: an etcd and a bucket, and how to start the processes of one cluster; [`Coordinator`]: one of them;
+//!   [`Fleet`]: workers of it that nobody can reach;
 //! * [`Container`]: namespaces that processes run in; [`intrude`]: a process that tries to get at what is another's;
 //! * [`S3Endpoint`]: a process that serves S3 clients, who sign with [`S3Keys`];
 //! * [`Client`]: a program that asks a worker whatever there is to ask; [`member`]: who it may be;
@@ -29,6 +30,7 @@ mod container;
 mod coordinator;
 mod disks;
 mod fio;
+mod fleet;
 pub mod mapping;
 mod mount;
 mod network;
@@ -58,6 +60,7 @@ pub use container::{Attempt, Container, Outcome, attempts, intrude, intrude_from
 pub use coordinator::Coordinator;
 pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
+pub use fleet::Fleet;
 pub use mount::{Mount, is_mounted};
 pub use network::{Host, Network, Relay, TcpSocket, Traffic};
 pub use opened::Opened;

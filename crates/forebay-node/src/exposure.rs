@@ -64,6 +64,17 @@ pub(crate) fn check(loaded: &Loaded, listeners: Listeners) -> anyhow::Result<()>
     Ok(())
 }
 
+/// The same for an address that a flag of an operator's command line names.
+///
+/// # Errors
+/// When `security.mode` is not set and the address is reached from beyond this machine.
+pub(crate) fn check_operator(loaded: &Loaded, flag: &str, address: SocketAddr) -> Result<(), Fault> {
+    if loaded.origin("security.mode") != Origin::Default || !is_exposed(&address) {
+        return Ok(());
+    }
+    Err(refused_but("operator", address, &format!("{flag} 127.0.0.1:{}", address.port())))
+}
+
 /// Where a worker shows `/metrics` and so on.
 fn worker_pages(config: &Config) -> anyhow::Result<Vec<SocketAddr>> {
     let rpc = WorkerAddresses::of(config)?.rpc.ip();
@@ -76,10 +87,15 @@ fn is_exposed(address: &SocketAddr) -> bool {
 }
 
 fn refused(what: &str, address: SocketAddr, key: &str) -> Fault {
+    refused_but(what, address, &format!("{key}=127.0.0.1"))
+}
+
+/// `alone`: what to write for this machine alone.
+fn refused_but(what: &str, address: SocketAddr, alone: &str) -> Fault {
     let what = format!("the {what} would listen at {address}, beyond this machine, and `security.mode` is not set");
     let next = format!(
         "for a cluster, run `forebay key create > /etc/forebay/cluster.key`, copy that file to all nodes, and set \
-         `security.mode=key` on each; for this machine alone, `{key}=127.0.0.1`; where everybody on the network may read and \
+         `security.mode=key` on each; for this machine alone, `{alone}`; where everybody on the network may read and \
          change everything, `security.mode=off`"
     );
     Fault::new(Exit::Usage, what, next)
@@ -120,5 +136,16 @@ mod tests {
         assert!(checked(&[], worker).is_err() && checked(&[], coordinator).is_err());
         assert_eq!((checked(&[], mount), checked(&[], s3)), (Ok(()), Ok(())));
         assert_eq!(checked(&[], Listeners::default()), Ok(()));
+    }
+    #[test]
+    fn so_does_an_operator_that_shows_what_it_counts() {
+        let checked = |settings: &[&str], address: &str| {
+            let loaded = Config::load(&Sources::new().flags(settings.iter().copied())).unwrap();
+            check_operator(&loaded, "--metrics", address.parse().unwrap()).map_err(|error| error.to_string())
+        };
+        let refused = checked(&[], "0.0.0.0:19997").unwrap_err();
+        assert!(refused.contains("`security.mode` is not set"), "{refused}");
+        assert_eq!(checked(&["security.mode=off"], "0.0.0.0:19997"), Ok(()));
+        assert_eq!(checked(&[], "127.0.0.1:19997"), Ok(()));
     }
 }

@@ -74,3 +74,4 @@ pub use forebay_config as config;
 pub use forebay_types as types;
 pub use mounted::MountSummary;
 pub use node::{Node, NodeAddresses};
+pub use web::Pages;

@@ -6,6 +6,7 @@
 //! has paths to only the first [`MAX_WORKERS`] have a series of their own.
 
 mod cluster;
+mod operator;
 mod s3;
 
 use std::collections::BTreeMap;
@@ -82,6 +83,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         part.security.iter().for_each(|security| cluster::of_security(security, families));
         part.audit.iter().for_each(|audit| cluster::of_audit(audit, families));
         part.s3.iter().for_each(|endpoint| s3::of_endpoint(endpoint, families));
+        part.operator.iter().for_each(|operator| operator::of_operator(operator, families));
         if let Some(buffers) = &part.buffers {
             families
                 .gauge("forebay_client_buffers_capacity_bytes", "Memory that a client may use for fetched data")

@@ -61,6 +61,8 @@ pub struct Report {
     pub coordinator: Option<Coordinator>,
     /// What an S3 endpoint counts.
     pub s3: Option<S3>,
+    /// What an operator of Kubernetes counts.
+    pub operator: Option<Operator>,
     /// The worker in the process of a mount.
     pub node: Option<Box<Report>>,
 }
@@ -115,6 +117,31 @@ pub struct S3 {
     pub unsigned: u64,
     pub under_way: u64,
     pub memory_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Operator {
+    /// By the kind of objects.
+    pub kinds: BTreeMap<String, OperatorKind>,
+    /// Workers that it asked to leave their nodes.
+    pub leaving: u64,
+    pub drain_timeouts: u64,
+    /// By reason.
+    pub coordinator_errors: BTreeMap<String, u64>,
+    pub kubernetes_errors: u64,
+    /// Events that the API server did not take.
+    pub lost_events: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct OperatorKind {
+    pub objects: u64,
+    /// Those of them that are not as they say.
+    pub unready: u64,
+    pub outcomes: BTreeMap<String, u64>,
+    pub latency: LatencySnapshot,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

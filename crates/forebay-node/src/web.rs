@@ -15,7 +15,7 @@ use crate::http::Terms;
 use crate::page::PageToken;
 use crate::security::Security;
 use crate::worker_node::{WorkerNode, hostname_or};
-use crate::{binding, http, metrics};
+use crate::{binding, exposure, http, metrics};
 
 /// The servers, and what they say of the process's readiness.
 pub(crate) struct Web {
@@ -133,5 +133,85 @@ impl Web {
         if let Some(security) = self.security {
             security.close().await;
         }
+    }
+}
+
+/// The same pages of an operator of Kubernetes, at an address that somebody has named: there they are served, or it
+/// does not start.
+pub struct Pages {
+    server: MetricsServer,
+    /// Who it is, renewed as long as it is here.
+    security: Option<Arc<Security>>,
+}
+
+impl Pages {
+    /// Serves them at `address`, which the flag `--metrics` names, to those who may ask the processes of this cluster,
+    /// with the identity of an admin. `report` is what the operator counts. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the address is reached from beyond this machine and `security.mode` is not set, when it cannot be listened
+    /// on, or when the process cannot prove who it is though it should.
+    pub async fn of_operator(
+        loaded: &Loaded,
+        address: SocketAddr,
+        readiness: Readiness,
+        report: impl Fn() -> serde_json::Value + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        exposure::check_operator(loaded, "--metrics", address)?;
+        let config = &loaded.config;
+        let security = Security::of_client(config, false)?;
+        let Terms { access, names } = Terms::of(config, security.as_deref())?;
+        let server = serve(address, routes(metrics::site(readiness, report)), access, names).await?;
+        info!(address = %server.local_addr(), "serving /metrics, /healthz, /readyz and /stats");
+        Ok(Self { server, security })
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.server.local_addr()
+    }
+
+    /// Ends it.
+    pub async fn close(self) {
+        self.server.close().await;
+        if let Some(security) = self.security {
+            security.close().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_config::Sources;
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    async fn get(address: SocketAddr, host: &str, page: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {page} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn an_operator_shows_what_it_counts_under_its_own_names_alone() {
+        let loaded = Config::load(&Sources::new().flags(["security.mode=off"])).unwrap();
+        let report = || json!({ "operator": { "leaving": 3, "kinds": { "ForebayLoad": { "objects": 2 } } } });
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let pages = Pages::of_operator(&loaded, loopback, Readiness::new(), report).await.unwrap();
+        let at = pages.local_addr();
+        let metrics = get(at, "127.0.0.1", "/metrics").await;
+        for line in ["forebay_operator_leaving_workers 3.0", "forebay_operator_objects{kind=\"ForebayLoad\"} 2.0"] {
+            assert!(metrics.lines().any(|found| found == line), "no `{line}` in\n{metrics}");
+        }
+        assert!(get(at, "rebound.example", "/metrics").await.starts_with("HTTP/1.1 421"));
+        pages.close().await;
+        assert!(TcpStream::connect(at).await.is_err());
     }
 }

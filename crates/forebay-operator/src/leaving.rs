@@ -70,14 +70,32 @@ pub struct Seen {
 pub enum Step {
     /// These workers were asked by the operator, each with the node on which it was then.
     Remember(BTreeMap<String, String>),
-    /// A worker is to hand over its share.
-    Drain(String),
+    /// The worker of this pod is to hand over its share.
+    Drain(WorkerPod),
     /// A worker is to stay.
     Undrain(String),
     /// A pod may be evicted.
-    Release(WorkerPod),
+    Release {
+        /// Which one.
+        pod: WorkerPod,
+        /// Whether its worker has handed over everything; otherwise it has had its time.
+        in_time: bool,
+    },
     /// A pod may not be evicted any more.
     Hold(WorkerPod),
+}
+
+/// What people are told of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// It was asked to leave.
+    Asked,
+    /// It has handed over everything.
+    HandedOver,
+    /// It has had its time, and has not handed over everything.
+    TimedOut,
+    /// It stays after all.
+    Stays,
 }
 
 /// Who is leaving.
@@ -86,6 +104,8 @@ pub struct Leaving {
     asked: BTreeMap<String, String>,
     /// Since when the nodes of these pods are seen cordoned.
     since: BTreeMap<String, Instant>,
+    /// What was told of pods since their nodes were cordoned, or not any more.
+    told: BTreeSet<(String, News)>,
     within: Duration,
 }
 
@@ -93,7 +113,19 @@ impl Leaving {
     /// With those who were asked before. A pod is released after `within`, whether its worker has handed over or not.
     #[must_use]
     pub fn new(asked: BTreeMap<String, String>, within: Duration) -> Self {
-        Self { asked, since: BTreeMap::new(), within }
+        Self { asked, since: BTreeMap::new(), told: BTreeSet::new(), within }
+    }
+
+    /// How many workers the operator has asked, and not asked to stay since.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Whether this was not told of the pod yet, since its node was cordoned or not any more; from now on it was. A
+    /// step may be done again and again, as a release is where pods get no label.
+    pub fn is_news(&mut self, pod: &WorkerPod, news: News) -> bool {
+        self.told.insert((pod.uid.clone(), news))
     }
 
     /// Whether there is nothing to do, whatever the members are.
@@ -111,6 +143,10 @@ impl Leaving {
     pub fn steps(&mut self, seen: &Seen, now: Instant) -> Vec<Step> {
         let cordoned: BTreeSet<&str> = seen.on_cordoned_nodes().map(|pod| &*pod.uid).collect();
         self.since.retain(|uid, _| cordoned.contains(&**uid));
+        self.told.retain(|(uid, news)| match news {
+            News::Stays => !cordoned.contains(&**uid) && seen.pods.iter().any(|pod| pod.uid == *uid),
+            _ => cordoned.contains(&**uid),
+        });
         let mut asked = self.asked.clone();
         let (mut leave, mut labels) = (Vec::new(), Vec::new());
         for pod in seen.on_cordoned_nodes() {
@@ -118,10 +154,11 @@ impl Leaving {
             let member = seen.members.get(&pod.worker);
             if member == Some(&Member::Stays) {
                 asked.insert(pod.worker.clone(), pod.node.clone());
-                leave.push(Step::Drain(pod.worker.clone()));
+                leave.push(Step::Drain(pod.clone()));
             }
-            let may_go = member == Some(&Member::Drained) || now.duration_since(since) >= self.within;
-            labels.extend((may_go && !pod.released).then(|| Step::Release(pod.clone())));
+            let in_time = member == Some(&Member::Drained);
+            let may_go = in_time || now.duration_since(since) >= self.within;
+            labels.extend((may_go && !pod.released).then(|| Step::Release { pod: pod.clone(), in_time }));
         }
         let elsewhere = seen.pods.iter().filter(|pod| pod.released && !seen.is_cordoned(&pod.node));
         labels.extend(elsewhere.cloned().map(Step::Hold));

@@ -15,12 +15,15 @@
 //! killed continues where the objects say that it was. The one thing that it must remember, which workers it has asked
 //! to leave, is in a ConfigMap.
 //!
+//! What changes is told beside the conditions, as Events ([`event`]), and counted ([`Counts`]).
+//!
 //! An operator is for one namespace, that of the cluster that it speaks to, and needs rights there and on no more than
 //! the list of nodes.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 pub mod condition;
+pub mod event;
 pub mod leaving;
 pub mod load;
 pub mod mount;
@@ -28,8 +31,10 @@ pub mod policy;
 pub mod resources;
 
 mod claim;
+mod counts;
 mod shell;
 
+pub use counts::Counts;
 pub use shell::{LeavingOptions, Operator, OperatorError, OperatorOptions};
 
 /// The definitions of the three kinds, for `kubectl apply`: what the chart installs, too.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_coordinator::jobs::{self, FileCounts, JobReport, JobSpec, JobState};
+use forebay_coordinator::jobs::{self, Cause, Failures, FileCounts, JobReport, JobSpec, JobState};
 use forebay_types::{ByteSize, FsPath};
 use serde_json::Value;
 
@@ -21,6 +21,9 @@ pub const ACCEPTED: &str = "Accepted";
 pub const COMPLETE: &str = "Complete";
 /// Whether it ended, and not all is loaded.
 pub const FAILED: &str = "Failed";
+
+/// Reasons of a failure that an object's condition has.
+const MAX_REASONS: usize = 10;
 
 /// How often a job that runs is asked for.
 pub const FOLLOW_EVERY: Duration = Duration::from_secs(2);
@@ -194,15 +197,26 @@ fn failure(report: &JobReport) -> Verdict {
     match report.state {
         JobState::Failed => {
             let message = format!(
-                "{} files could not be loaded: `forebay job load --path {} --progress --verbose` names them",
+                "{} files could not be loaded: `forebay job load --path {} --progress --verbose` names them{}",
                 report.failures.count,
-                report.spec.path()
+                report.spec.path(),
+                reasons(&report.failures)
             );
             Verdict::yes("Failed", message)
         }
         JobState::Stopped => Verdict::yes("Stopped", "somebody stopped it; delete and create the object to load again"),
         JobState::Waiting | JobState::Running | JobState::Succeeded => Verdict::no("NotFailed", ""),
     }
+}
+
+/// Why, with the workers that could not be reached: as many reasons as people read.
+fn reasons(failures: &Failures) -> String {
+    let all: Vec<&str> = failures.causes.iter().flat_map(Cause::variants).collect();
+    let mut shown: Vec<&str> = all.iter().copied().take(MAX_REASONS).collect();
+    if shown.len() < all.len() {
+        shown.push("and others");
+    }
+    shown.into_iter().map(|reason| format!("; {reason}")).collect()
 }
 
 fn of_millis(since_1970: u64) -> SystemTime {

@@ -1,5 +1,6 @@
 //! The shell around the decisions: it watches the API server, asks the coordinator, and does what was decided.
 
+mod events;
 mod kind;
 mod loads;
 mod mounts;
@@ -7,12 +8,16 @@ mod nodes;
 mod pace;
 mod policies;
 
+use std::sync::Arc;
+
 use forebay_coordinator::ApiClient;
 use forebay_metrics::Readiness;
 use kube::Client;
 use tracing::info;
 
-use kind::keep;
+use crate::counts::Counts;
+use events::Events;
+use kind::{Around, keep};
 use loads::Loads;
 use mounts::Mounts;
 pub use nodes::LeavingOptions;
@@ -47,6 +52,7 @@ pub struct Operator {
     namespace: String,
     leaving: Option<LeavingOptions>,
     readiness: Readiness,
+    counts: Arc<Counts>,
 }
 
 impl Operator {
@@ -61,7 +67,7 @@ impl Operator {
         let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let readiness = Readiness::new();
         readiness.missing("start", "not started yet");
-        Ok(Self { client, coordinator, namespace, leaving: options.leaving, readiness })
+        Ok(Self { client, coordinator, namespace, leaving: options.leaving, readiness, counts: Arc::default() })
     }
 
     /// The namespace whose objects it brings about.
@@ -76,23 +82,31 @@ impl Operator {
         self.readiness.clone()
     }
 
+    /// What it counts.
+    #[must_use]
+    pub fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
+    }
+
     /// Brings it about, and never ends by itself. Whoever drops this ends it at any point: the next one goes on from
     /// there.
     pub async fn run(&self) {
         info!(namespace = self.namespace, "watching ForebayMounts, ForebayLoads and ForebayPolicies");
-        let Self { client, coordinator, namespace, leaving, readiness } = self;
+        let Self { client, coordinator, namespace, leaving, readiness, counts } = self;
+        let events = Events::new(client.clone(), Arc::clone(counts));
+        let around = Around { client, namespace, coordinator, readiness, events: &events, counts };
         let nodes = async {
             if let Some(options) = leaving {
-                Nodes::new(client.clone(), coordinator.clone(), namespace, options.clone()).keep(readiness).await;
+                Nodes::new(around, options.clone()).keep().await;
             }
         };
         // Last: by then each of the others has said what it waits for.
         let started = async { readiness.there("start") };
         tokio::join!(
             biased;
-            keep::<Mounts>(client, namespace, coordinator, readiness),
-            keep::<Policies>(client, namespace, coordinator, readiness),
-            keep::<Loads>(client, namespace, coordinator, readiness),
+            keep::<Mounts>(around),
+            keep::<Policies>(around),
+            keep::<Loads>(around),
             nodes,
             started,
         );

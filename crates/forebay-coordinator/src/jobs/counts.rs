@@ -10,6 +10,8 @@ use utoipa::ToSchema;
 
 /// Paths that are named for each cause of failure, and of what was evicted.
 pub(super) const FIRST_PATHS: usize = 10;
+/// Texts that are kept of each cause.
+const FIRST_VARIANTS: usize = 10;
 /// Causes that are told apart; what fails for yet another is counted together.
 const MAX_CAUSES: usize = 16;
 /// Characters of a path that is named; no key of Amazon's is longer.
@@ -113,6 +115,9 @@ pub struct Cause {
     /// What was said of the first of them, whole.
     #[serde(default)]
     pub example: String,
+    /// The first texts that differ in more than the path: they name the workers that could not be reached.
+    #[serde(default)]
+    pub variants: Vec<String>,
     /// How many files, or directories, failed so.
     pub count: u64,
     /// The first of them.
@@ -136,6 +141,13 @@ impl Cause {
         if self.count == 1 && !self.example.is_empty() { &self.example } else { &self.message }
     }
 
+    /// What was said of them, for people: the first texts that differ. Of records of earlier versions, what they have
+    /// in common.
+    pub fn variants(&self) -> impl Iterator<Item = &str> {
+        let common = self.variants.is_empty().then_some(self.told());
+        self.variants.iter().map(String::as_str).chain(common)
+    }
+
     /// Whether what was asked for is not there.
     #[must_use]
     pub fn is_nothing_there(&self) -> bool {
@@ -152,7 +164,8 @@ impl Failures {
     /// So many failed alike, for which `path` stands.
     pub(crate) fn add_many(&mut self, path: &FsPath, failure: &Failure, files: u64) {
         self.count = self.count.saturating_add(files);
-        let (mut kind, mut message) = (kind_name(failure.kind()), class_of(failure.message(), path));
+        let text = without_path(failure.message(), path);
+        let (mut kind, mut message) = (kind_name(failure.kind()), class_of(&text));
         let known = self.causes.iter().any(|cause| cause.kind == kind && cause.message == message);
         if !known && self.causes.len() + 1 >= MAX_CAUSES {
             (kind, message) = ("OTHER", "other causes".to_owned());
@@ -160,13 +173,18 @@ impl Failures {
         let at = self.causes.iter().position(|cause| cause.kind == kind && cause.message == message);
         let at = at.unwrap_or_else(|| {
             let example = cut(failure.message().to_owned(), MAX_PATH);
-            self.causes.push(Cause { kind: kind.to_owned(), message, example, count: 0, first_paths: Vec::new() });
+            let (variants, first_paths) = (Vec::new(), Vec::new());
+            self.causes.push(Cause { kind: kind.to_owned(), message, example, variants, count: 0, first_paths });
             self.causes.len() - 1
         });
         let cause = &mut self.causes[at];
         cause.count = cause.count.saturating_add(files);
         if cause.first_paths.len() < FIRST_PATHS {
             cause.first_paths.push(shown(path));
+        }
+        let variant = cut(text, MAX_TEXT);
+        if cause.variants.len() < FIRST_VARIANTS && !cause.variants.contains(&variant) {
+            cause.variants.push(variant);
         }
     }
 }
@@ -205,8 +223,8 @@ fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// The message without what tells one file's from another's: the path and its name, and numbers.
-fn class_of(message: &str, path: &FsPath) -> String {
+/// The message without the path and its name.
+fn without_path(message: &str, path: &FsPath) -> String {
     let (path, name) = (path.to_string(), String::from_utf8_lossy(path.name()).into_owned());
     let mut text = message.replace(&path, "…");
     if let Some(below) = path.get(1..).filter(|below| !below.is_empty()) {
@@ -215,6 +233,11 @@ fn class_of(message: &str, path: &FsPath) -> String {
     if name.len() > 2 {
         text = text.replace(&name, "…");
     }
+    text
+}
+
+/// The text without what tells one file's from another's besides: numbers.
+fn class_of(text: &str) -> String {
     let mut class = String::new();
     for word in text.split_inclusive(' ').take(MAX_TEXT) {
         let trimmed = word.trim_end();
@@ -251,8 +274,27 @@ mod tests {
         let [denied, reset] = &failures.causes[..] else { panic!("{failures:?}") };
         assert_eq!((denied.count, denied.message.as_str()), (1000, "…: access denied"));
         assert_eq!(denied.example, "/s3/part-00000: access denied");
+        assert_eq!(denied.variants, ["…: access denied"]);
         assert_eq!((denied.first_paths.len(), denied.first_paths[1].as_str()), (FIRST_PATHS, "/s3/part-00001"));
         assert_eq!((reset.kind.as_str(), reset.message.as_str()), ("UNAVAILABLE", "connection # reset"));
+    }
+
+    #[test]
+    fn workers_that_cannot_be_reached_are_one_cause_and_the_first_are_named() {
+        let mut failures = Failures::default();
+        for number in 10..200 {
+            let message = format!("node{number}: cannot connect to 10.0.0.{number}:29999: refused");
+            let path = path(&format!("/s3/part-{number:05}"));
+            let failure = Failure::new(FailureKind::Unavailable, message);
+            failures.add(&path, &failure);
+            failures.add(&path, &failure);
+        }
+        let [cause] = &failures.causes[..] else { panic!("{failures:?}") };
+        assert_eq!((cause.count, cause.message.as_str()), (380, "# cannot connect to # refused"));
+        assert_eq!(cause.variants.len(), FIRST_VARIANTS);
+        assert_eq!(cause.variants().nth(1), Some("node11: cannot connect to 10.0.0.11:29999: refused"));
+        let earlier = Cause { variants: Vec::new(), ..cause.clone() };
+        assert_eq!(earlier.variants().collect::<Vec<_>>(), ["# cannot connect to # refused"]);
     }
 
     #[test]
@@ -265,6 +307,7 @@ mod tests {
         assert_eq!((failures.causes.len(), failures.count), (MAX_CAUSES, 5000));
         assert_eq!(failures.causes.iter().map(|cause| cause.count).sum::<u64>(), 5000);
         assert!(failures.causes.iter().all(|cause| cause.message.chars().count() <= MAX_TEXT + 1));
+        assert!(failures.causes.iter().all(|cause| cause.variants.len() <= FIRST_VARIANTS));
     }
 
     #[test]

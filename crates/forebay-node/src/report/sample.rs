@@ -89,6 +89,14 @@ pub fn everything(scale: u64) -> Value {
             "operations": { "GetObject": latency }, "answers": { "2xx": scale, "4xx": scale }, "sent_bytes": 4096 * scale,
             "received_bytes": 1024 * scale, "unsigned": scale, "under_way": 1, "memory_bytes": 65536,
         },
+        "operator": {
+            "kinds": { "ForebayMount": {
+                "objects": 2, "unready": 1, "latency": latency,
+                "outcomes": { "done": scale, "refused": scale, "failed": scale },
+            } },
+            "leaving": 1, "drain_timeouts": scale, "coordinator_errors": { "unreachable": scale, "refused": scale },
+            "kubernetes_errors": scale, "lost_events": scale,
+        },
         "etcd": { "certificate_renewals": scale, "certificate_refused_seconds": 3 },
         "rdma": {
             "paths": { "rdma": traffic, "tcp": traffic, "fell_back": scale },

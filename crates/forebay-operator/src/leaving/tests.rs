@@ -18,6 +18,10 @@ fn released(worker: &str, node: &str) -> WorkerPod {
     WorkerPod { released: true, ..pod(worker, node) }
 }
 
+fn release(in_time: bool) -> Step {
+    Step::Release { pod: pod("w1", "n1"), in_time }
+}
+
 fn seen(pods: &[WorkerPod], nodes: &[(&str, bool)], members: &[(&str, Member)]) -> Seen {
     Seen {
         pods: pods.to_vec(),
@@ -37,10 +41,10 @@ fn the_worker_of_a_cordoned_node_leaves_and_its_pod_is_released_when_it_has() {
     let pods = [pod("w1", "n1"), pod("w2", "n2")];
     let of = |state| seen(&pods, &nodes, &[("w1", state), ("w2", Member::Stays)]);
     let first = leaving.steps(&of(Member::Stays), now);
-    assert_eq!(first, [Step::Remember(asked(&[("w1", "n1")])), Step::Drain("w1".into())], "remembered first");
+    assert_eq!(first, [Step::Remember(asked(&[("w1", "n1")])), Step::Drain(pod("w1", "n1"))], "remembered first");
     leaving.remembered(asked(&[("w1", "n1")]));
     assert_eq!(leaving.steps(&of(Member::Leaving), now), []);
-    assert_eq!(leaving.steps(&of(Member::Drained), now), [Step::Release(pod("w1", "n1"))]);
+    assert_eq!(leaving.steps(&of(Member::Drained), now), [release(true)]);
     let pods = [released("w1", "n1"), pod("w2", "n2")];
     let after = seen(&pods, &nodes, &[("w1", Member::Drained), ("w2", Member::Stays)]);
     assert_eq!(leaving.steps(&after, now), []);
@@ -91,7 +95,7 @@ fn who_was_asked_to_leave_by_somebody_else_is_left_alone() {
 fn one_that_starts_on_a_cordoned_node_is_asked_again() {
     let mut leaving = Leaving::new(asked(&[("w1", "n1")]), WITHIN);
     let restarted = seen(&[pod("w1", "n1")], &[("n1", true)], &[("w1", Member::Stays)]);
-    assert_eq!(leaving.steps(&restarted, Instant::now()), [Step::Drain("w1".into())]);
+    assert_eq!(leaving.steps(&restarted, Instant::now()), [Step::Drain(pod("w1", "n1"))]);
 }
 
 #[test]
@@ -100,12 +104,37 @@ fn a_pod_is_not_held_for_ever() {
     let stuck = seen(&[pod("w1", "n1")], &[("n1", true)], &[("w1", Member::Leaving)]);
     assert_eq!(leaving.steps(&stuck, now), []);
     assert_eq!(leaving.steps(&stuck, now + WITHIN / 2), []);
-    assert_eq!(leaving.steps(&stuck, now + WITHIN), [Step::Release(pod("w1", "n1"))]);
+    assert_eq!(leaving.steps(&stuck, now + WITHIN), [release(false)]);
     let dead = seen(&[pod("w1", "n1")], &[("n1", true)], &[]);
-    assert_eq!(leaving.steps(&dead, now + WITHIN), [Step::Release(pod("w1", "n1"))], "also one that is no member");
+    assert_eq!(leaving.steps(&dead, now + WITHIN), [release(false)], "also one that is no member");
     let uncordoned = seen(&[pod("w1", "n1")], &[("n1", false)], &[("w1", Member::Leaving)]);
     leaving.steps(&uncordoned, now + WITHIN);
     assert_eq!(leaving.steps(&stuck, now + WITHIN), [], "the time begins anew with a new cordon");
+}
+
+#[test]
+fn what_is_done_again_and_again_is_told_once_a_cordon() {
+    let (mut leaving, now) = (Leaving::new(asked(&[("w1", "n1")]), WITHIN), Instant::now());
+    let drained = seen(&[pod("w1", "n1")], &[("n1", true)], &[("w1", Member::Drained)]);
+    // Pods get no label: it is released in each round.
+    assert_eq!(
+        (leaving.steps(&drained, now), leaving.steps(&drained, now)),
+        (vec![release(true)], vec![release(true)])
+    );
+    assert!(leaving.is_news(&pod("w1", "n1"), News::HandedOver));
+    assert!(!leaving.is_news(&pod("w1", "n1"), News::HandedOver));
+    assert!(leaving.is_news(&pod("w1", "n1"), News::TimedOut) && leaving.is_news(&pod("w2", "n1"), News::HandedOver));
+    leaving.steps(&drained, now);
+    assert!(!leaving.is_news(&pod("w1", "n1"), News::HandedOver));
+    let uncordoned = seen(&[pod("w1", "n1")], &[("n1", false)], &[("w1", Member::Drained)]);
+    leaving.steps(&uncordoned, now);
+    assert!(leaving.is_news(&pod("w1", "n1"), News::Stays));
+    // It could not be written down that it stays: it is asked to again.
+    leaving.steps(&uncordoned, now);
+    assert!(!leaving.is_news(&pod("w1", "n1"), News::Stays));
+    leaving.steps(&drained, now);
+    assert!(leaving.is_news(&pod("w1", "n1"), News::HandedOver), "a new cordon is another matter");
+    assert_eq!(leaving.count(), 1);
 }
 
 #[test]

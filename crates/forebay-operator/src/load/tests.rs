@@ -78,6 +78,32 @@ fn how_it_ended_is_told_apart() {
 }
 
 #[test]
+fn workers_that_could_not_be_reached_are_named() {
+    let spec = wanted(&load(|_| ()));
+    let failed = |causes: Value| {
+        let ended = report(&spec, "FAILED", |report| {
+            report.failures = serde_json::from_value(json!({ "count": 12, "causes": causes })).unwrap();
+        });
+        let status = followed(&spec, &ended, &scribe(&[], 0));
+        status.conditions.into_iter().find(|condition| condition.kind == FAILED).unwrap().message
+    };
+    let cause = |variants: &[String]| {
+        let message = "# cannot connect to #";
+        json!([{ "kind": "UNAVAILABLE", "message": message, "count": 12, "first_paths": [], "variants": variants }])
+    };
+    let unreachable: Vec<String> = (10..20).map(|at| format!("w{at}: cannot connect to 10.0.0.{at}:29999")).collect();
+    let two = failed(cause(&unreachable[..2]));
+    assert!(two.starts_with("12 files could not be loaded: "), "{two}");
+    assert!(two.ends_with("; w10: cannot connect to 10.0.0.10:29999; w11: cannot connect to 10.0.0.11:29999"), "{two}");
+    let mut both = cause(&unreachable);
+    both.as_array_mut().unwrap().extend(cause(&[]).as_array().unwrap().clone());
+    let many = failed(both);
+    assert!(many.contains("w19: ") && many.ends_with("; and others"), "{many}");
+    assert!(failed(cause(&[])).ends_with("; # cannot connect to #"), "a coordinator of an earlier release");
+    assert!(failed(json!([])).ends_with("names them"));
+}
+
+#[test]
 fn another_content_is_another_job_and_stops_the_one_that_runs() {
     let (old, new) = (load(|_| ()), load(|spec| spec.replicas = Some(2)));
     let running = followed(&wanted(&old), &report(&wanted(&old), "RUNNING", |_| ()), &scribe(&[], 0));

@@ -2,7 +2,8 @@
 //!
 //! A round asks the coordinator once for what there is, then takes one object after the other. An object gets a
 //! finalizer before anything is done for it, so that it cannot go before what it has brought about. What a coordinator
-//! refuses, or that it cannot be reached, is the state of the object; only the API server's errors are logged.
+//! refuses, or that it cannot be reached, is the state of the object; only the API server's errors are logged. What a
+//! state says that the one before did not is told as an Event, once the state is written.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -19,16 +20,19 @@ use kube::runtime::finalizer::{self, Event, finalizer};
 use kube::runtime::reflector::Store;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource as _, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
+use super::events::Events;
 use super::pace::{AFTER_FAILURE, MAX_PAUSE, Pace};
 use crate::claim::Claim;
-use crate::condition::Verdict;
+use crate::condition::{Condition, Verdict};
+use crate::counts::{Counts, KindCounts, Outcome};
+use crate::event::{self, Notice};
 use crate::resources::{GROUP, MANAGER};
 
 /// Objects of a kind.
@@ -55,6 +59,26 @@ pub(super) trait Kind: Sized + 'static {
 
     /// The state of an object of which this is what is new.
     fn status(object: &Of<Self>, verdict: Verdict, now: SystemTime) -> Self::Status;
+
+    /// The conditions of a state.
+    fn conditions(status: &Self::Status) -> &[Condition];
+
+    /// What is being done for an object in this state, in a word: with another word something else has begun.
+    fn action(status: &Self::Status) -> &str;
+
+    /// What is counted of the kind.
+    fn counts(all: &Counts) -> &KindCounts;
+}
+
+/// What is around all kinds.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub(super) client: &'a Client,
+    pub(super) namespace: &'a str,
+    pub(super) coordinator: &'a ApiClient,
+    pub(super) readiness: &'a Readiness,
+    pub(super) events: &'a Events,
+    pub(super) counts: &'a Counts,
 }
 
 /// One object, and what is around it.
@@ -96,14 +120,9 @@ pub(super) enum ObjectError {
     Kubernetes(#[from] kube::Error),
 }
 
-/// What a coordinator's error is to an object.
-fn verdict(error: &ApiError) -> Verdict {
-    let reason = if error.is_unavailable() { "Unreachable" } else { "Refused" };
-    Verdict::no(reason, error.to_string())
-}
-
 /// Watches the objects of a kind in a namespace, and brings them about. Never ends.
-pub(super) async fn keep<K: Kind>(client: &Client, namespace: &str, coordinator: &ApiClient, readiness: &Readiness) {
+pub(super) async fn keep<K: Kind>(around: Around<'_>) {
+    let Around { client, namespace, readiness, .. } = around;
     let resource = K::resource();
     let plural = resource.plural.clone();
     let api = Api::<Of<K>>::namespaced_with(client.clone(), namespace, &resource);
@@ -111,7 +130,7 @@ pub(super) async fn keep<K: Kind>(client: &Client, namespace: &str, coordinator:
     let store = writer.as_reader();
     let events = watcher(api.clone(), watcher::Config::default()).default_backoff().reflect(writer);
     let mut events = pin!(events);
-    let keeper = Keeper::<K> { api, resource, coordinator };
+    let keeper = Keeper::<K> { api, resource, around };
     let mut pace = Pace::new(Instant::now());
     let mut is_listed = false;
     readiness.missing(&plural, "not listed yet");
@@ -125,7 +144,10 @@ pub(super) async fn keep<K: Kind>(client: &Client, namespace: &str, coordinator:
                     }
                     pace.changed(Instant::now());
                 }
-                Some(Err(error)) => warn!(plural, %error, "they cannot be watched; trying again"),
+                Some(Err(error)) => {
+                    warn!(plural, %error, "they cannot be watched; trying again");
+                    around.counts.kubernetes_failed();
+                }
                 // A watch begins again whatever happens, and has no end.
                 None => return,
             },
@@ -140,51 +162,70 @@ pub(super) async fn keep<K: Kind>(client: &Client, namespace: &str, coordinator:
 struct Keeper<'a, K: Kind> {
     api: Api<Of<K>>,
     resource: ApiResource,
-    coordinator: &'a ApiClient,
+    around: Around<'a>,
+}
+
+/// What came of dealing with an object, and after how long to do so again.
+#[derive(Clone, Copy)]
+struct Dealt {
+    outcome: Outcome,
+    again: Duration,
 }
 
 impl<K: Kind> Keeper<'_, K> {
     /// Goes over all objects. After how long to do so again.
     async fn round(&self, store: &Store<Of<K>>) -> Duration {
-        let objects = store.state();
+        let (objects, counts) = (store.state(), K::counts(self.around.counts));
         if objects.is_empty() {
+            counts.are(0, 0);
             return MAX_PAUSE;
         }
-        let seen = K::look(self.coordinator).await;
+        let seen = K::look(self.around.coordinator).await;
+        if let Err(error) = &seen {
+            self.around.counts.coordinator_failed(error);
+        }
         let mut again = if seen.is_ok() { MAX_PAUSE } else { AFTER_FAILURE };
+        let mut unready = 0;
         for object in &objects {
             let is_other =
                 |other: &&Arc<Of<K>>| !Arc::ptr_eq(other, object) && other.metadata.deletion_timestamp.is_none();
             let others: Vec<_> = objects.iter().filter(is_other).cloned().collect();
-            let wish = self.reconcile(object, &others, &seen).await.unwrap_or_else(|error| {
+            let began = Instant::now();
+            let dealt = self.reconcile(object, &others, &seen).await.unwrap_or_else(|error| {
                 let (kind, name) = (&self.resource.kind, object.name_any());
                 warn!(kind, name, error = told(&error), "it could not be dealt with; trying again");
-                AFTER_FAILURE
+                if is_of_kubernetes(&error) {
+                    self.around.counts.kubernetes_failed();
+                }
+                Dealt { outcome: Outcome::Failed, again: AFTER_FAILURE }
             });
-            again = again.min(wish);
+            counts.reconciled(dealt.outcome, began.elapsed());
+            unready += usize::from(dealt.outcome != Outcome::Done);
+            again = again.min(dealt.again);
         }
+        counts.are(objects.len(), unready);
         again
     }
 
-    /// Deals with one object. After how long to do so again.
+    /// Deals with one object.
     async fn reconcile(
         &self,
         object: &Arc<Of<K>>,
         others: &[Arc<Of<K>>],
         seen: &Result<K::Seen, ApiError>,
-    ) -> Result<Duration, finalizer::Error<ObjectError>> {
-        let wish = Cell::new(MAX_PAUSE);
-        let again = &wish;
+    ) -> Result<Dealt, finalizer::Error<ObjectError>> {
+        let dealt = Cell::new(Dealt { outcome: Outcome::Done, again: MAX_PAUSE });
+        let result = &dealt;
         let name = format!("{GROUP}/{MANAGER}");
         finalizer(&self.api, &name, Arc::clone(object), |event| async move {
             match event {
-                Event::Apply(object) => again.set(self.apply(&object, others, seen).await?),
+                Event::Apply(object) => result.set(self.apply(&object, others, seen).await?),
                 Event::Cleanup(object) => self.forget(&object, others, seen).await?,
             }
             Ok::<_, ObjectError>(Action::await_change())
         })
         .await?;
-        Ok(wish.get())
+        Ok(dealt.get())
     }
 
     async fn apply(
@@ -192,29 +233,34 @@ impl<K: Kind> Keeper<'_, K> {
         object: &Of<K>,
         others: &[Arc<Of<K>>],
         seen: &Result<K::Seen, ApiError>,
-    ) -> Result<Duration, ObjectError> {
+    ) -> Result<Dealt, ObjectError> {
         let now = SystemTime::now();
         let applied = match seen {
             Ok(seen) => {
-                let at = At { coordinator: self.coordinator, object, others, seen, now };
-                K::apply(&at).await.map_err(|error| verdict(&error))
+                let at = At { coordinator: self.around.coordinator, object, others, seen, now };
+                let applied = K::apply(&at).await;
+                applied.map_err(|error| {
+                    self.around.counts.coordinator_failed(&error);
+                    Trouble::of(&error)
+                })
             }
-            Err(error) => Err(verdict(error)),
+            Err(error) => Err(Trouble::of(error)),
         };
         let (status, again) = match applied {
             Ok(Told::Status(status, again)) => (status, again),
-            Ok(Told::Keep(again)) => return Ok(again),
+            Ok(Told::Keep(again)) => return Ok(Dealt { outcome: outcome::<K>(object.status.as_ref()), again }),
             Ok(Told::Expired) => {
                 info!(kind = self.resource.kind, name = object.name_any(), "its time is over: deleting it");
                 self.api.delete(&object.name_any(), &DeleteParams::default()).await?;
-                return Ok(MAX_PAUSE);
+                return Ok(Dealt { outcome: Outcome::Done, again: MAX_PAUSE });
             }
-            Err(verdict) => (K::status(object, verdict, now), AFTER_FAILURE),
+            Err(Trouble { verdict, outcome }) => {
+                self.tell(object, &K::status(object, verdict, now)).await?;
+                return Ok(Dealt { outcome, again: AFTER_FAILURE });
+            }
         };
-        if object.status.as_ref() != Some(&status) {
-            self.tell(&object.name_any(), &status).await?;
-        }
-        Ok(again)
+        self.tell(object, &status).await?;
+        Ok(Dealt { outcome: outcome::<K>(Some(&status)), again })
     }
 
     async fn forget(
@@ -223,23 +269,72 @@ impl<K: Kind> Keeper<'_, K> {
         others: &[Arc<Of<K>>],
         seen: &Result<K::Seen, ApiError>,
     ) -> Result<(), ObjectError> {
-        let now = SystemTime::now();
+        let (coordinator, now) = (self.around.coordinator, SystemTime::now());
         match seen {
-            Ok(seen) => Ok(K::forget(&At { coordinator: self.coordinator, object, others, seen, now }).await?),
+            Ok(seen) => {
+                let forgotten = K::forget(&At { coordinator, object, others, seen, now }).await;
+                Ok(forgotten.inspect_err(|error| self.around.counts.coordinator_failed(error))?)
+            }
             Err(error) => {
                 // Whoever waits for the object to go sees why it does not.
-                self.tell(&object.name_any(), &K::status(object, verdict(error), now)).await?;
+                self.tell(object, &K::status(object, Trouble::of(error).verdict, now)).await?;
                 Err(ObjectError::CannotLook(error.to_string()))
             }
         }
     }
 
-    async fn tell(&self, name: &str, status: &K::Status) -> Result<(), kube::Error> {
+    /// Writes how an object stands, if that is not what it says already, and tells what is new in it.
+    async fn tell(&self, object: &Of<K>, status: &K::Status) -> Result<(), kube::Error> {
+        let earlier = object.status.as_ref();
+        if earlier == Some(status) {
+            return Ok(());
+        }
         let ApiResource { api_version, kind, .. } = &self.resource;
         let patch = json!({ "apiVersion": api_version, "kind": kind, "status": status });
         let params = PatchParams::apply(MANAGER).force();
-        self.api.patch_status(name, &params, &Patch::Apply(&patch)).await?;
+        self.api.patch_status(&object.name_any(), &params, &Patch::Apply(&patch)).await?;
+        let about = object.object_ref(&self.resource);
+        for notice in notices::<K>(earlier, status) {
+            self.around.events.tell(&about, notice).await;
+        }
         Ok(())
+    }
+}
+
+/// What a coordinator's error is to an object.
+struct Trouble {
+    verdict: Verdict,
+    outcome: Outcome,
+}
+
+impl Trouble {
+    fn of(error: &ApiError) -> Self {
+        let (reason, outcome) =
+            if error.is_unavailable() { ("Unreachable", Outcome::Failed) } else { ("Refused", Outcome::Refused) };
+        Self { verdict: Verdict::no(reason, error.to_string()), outcome }
+    }
+}
+
+/// What came of an object that stands so.
+fn outcome<K: Kind>(status: Option<&K::Status>) -> Outcome {
+    let is_amiss = status.is_some_and(|status| event::is_amiss(K::conditions(status)));
+    if is_amiss { Outcome::Refused } else { Outcome::Done }
+}
+
+/// What is new in a state.
+fn notices<K: Kind>(earlier: Option<&K::Status>, now: &K::Status) -> Vec<Notice> {
+    let action = K::action(now);
+    let is_another = earlier.is_some_and(|earlier| K::action(earlier) != action);
+    event::of_conditions(earlier.map_or(&[][..], K::conditions), K::conditions(now), action, is_another)
+}
+
+/// Whether it was the API server that did not do what it was asked for.
+fn is_of_kubernetes(error: &finalizer::Error<ObjectError>) -> bool {
+    match error {
+        finalizer::Error::ApplyFailed(error) | finalizer::Error::CleanupFailed(error) => {
+            matches!(error, ObjectError::Kubernetes(_))
+        }
+        _ => true,
     }
 }
 

@@ -9,7 +9,8 @@ use tracing::info;
 
 use super::kind::{At, Kind, Told};
 use super::pace::{AFTER_FAILURE, MAX_PAUSE};
-use crate::condition::{Scribe, Verdict};
+use crate::condition::{Condition, Scribe, Verdict};
+use crate::counts::{Counts, KindCounts};
 use crate::load::{self, FOLLOW_EVERY, Step};
 use crate::resources::{ForebayLoad, LoadSpec, LoadStatus, resource};
 
@@ -60,6 +61,19 @@ impl Kind for Loads {
 
     fn status(object: &ForebayLoad, verdict: Verdict, now: SystemTime) -> LoadStatus {
         load::refused(object.status.as_ref(), verdict, &scribe(object, now))
+    }
+
+    fn conditions(status: &LoadStatus) -> &[Condition] {
+        &status.conditions
+    }
+
+    /// Another job is another action: the API server counts what two jobs have in common separately.
+    fn action(status: &LoadStatus) -> &str {
+        status.job.as_deref().unwrap_or("Load")
+    }
+
+    fn counts(all: &Counts) -> &KindCounts {
+        &all.loads
     }
 }
 

@@ -9,7 +9,8 @@ use tracing::info;
 
 use super::kind::{At, Kind, Told};
 use super::pace::MAX_PAUSE;
-use crate::condition::{Scribe, Verdict};
+use crate::condition::{Condition, Scribe, Verdict};
+use crate::counts::{Counts, KindCounts};
 use crate::mount::{self, Step};
 use crate::resources::{ForebayMount, MountSpec, MountStatus, resource};
 
@@ -55,5 +56,17 @@ impl Kind for Mounts {
         let generation = object.metadata.generation;
         let ready = Scribe { earlier, generation, now }.condition("Ready", verdict);
         MountStatus { observed_generation: generation, conditions: vec![ready] }
+    }
+
+    fn conditions(status: &MountStatus) -> &[Condition] {
+        &status.conditions
+    }
+
+    fn action(_status: &MountStatus) -> &str {
+        "Mount"
+    }
+
+    fn counts(all: &Counts) -> &KindCounts {
+        &all.mounts
     }
 }

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
-use forebay_coordinator::{ApiClient, ApiError};
-use forebay_metrics::Readiness;
+use forebay_coordinator::ApiError;
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::Client;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -16,8 +14,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
+use super::kind::Around;
 use super::pace::{AFTER_FAILURE, MAX_PAUSE, Pace};
-use crate::leaving::{self, Leaving, Member, Seen, Step, WorkerPod};
+use crate::event;
+use crate::leaving::{self, Leaving, Member, News, Seen, Step, WorkerPod};
 use crate::resources::MANAGER;
 
 /// The key of the ConfigMap under which those are who were asked.
@@ -52,23 +52,25 @@ pub struct LeavingOptions {
 }
 
 /// Has workers leave nodes that are cordoned.
-pub(super) struct Nodes {
-    coordinator: ApiClient,
+pub(super) struct Nodes<'a> {
+    around: Around<'a>,
     options: LeavingOptions,
     nodes: Api<Node>,
     pods: Api<Pod>,
     records: Api<ConfigMap>,
 }
 
-impl Nodes {
-    pub(super) fn new(client: Client, coordinator: ApiClient, namespace: &str, options: LeavingOptions) -> Self {
+impl<'a> Nodes<'a> {
+    pub(super) fn new(around: Around<'a>, options: LeavingOptions) -> Self {
+        let Around { client, namespace, .. } = around;
         let nodes = Api::all(client.clone());
         let pods = Api::namespaced(client.clone(), namespace);
-        Self { coordinator, options, nodes, pods, records: Api::namespaced(client, namespace) }
+        Self { around, options, nodes, pods, records: Api::namespaced(client.clone(), namespace) }
     }
 
     /// Never ends.
-    pub(super) async fn keep(&self, readiness: &Readiness) {
+    pub(super) async fn keep(&self) {
+        let Around { readiness, counts, .. } = self.around;
         let (nodes, node_writer) = reflector::store::<Node>();
         let (pods, pod_writer) = reflector::store::<Pod>();
         let of_workers = watcher::Config::default().labels(&self.options.selector);
@@ -92,15 +94,23 @@ impl Nodes {
                         }
                         pace.changed(Instant::now());
                     }
-                    Some(Err(error)) => warn!(%error, "nodes and pods cannot be watched; trying again"),
+                    Some(Err(error)) => {
+                        warn!(%error, "nodes and pods cannot be watched; trying again");
+                        counts.kubernetes_failed();
+                    }
                     // A watch begins again whatever happens, and has no end.
                     None => return,
                 },
                 () = sleep_until(pace.due()), if unlisted.is_empty() => {
                     let again = self.round(&mut leaving, &nodes, &pods).await.unwrap_or_else(|error| {
                         warn!(%error, "workers cannot be asked to leave or to stay; trying again");
+                        match &error {
+                            NodesError::Coordinator(error) => counts.coordinator_failed(error),
+                            NodesError::Kubernetes(_) | NodesError::NoRecord(_) => counts.kubernetes_failed(),
+                        }
                         AFTER_FAILURE
                     });
+                    counts.are_leaving(leaving.as_ref().map_or(0, Leaving::count));
                     pace.ended(Instant::now(), again);
                 }
             }
@@ -126,7 +136,7 @@ impl Nodes {
         if leaving.is_quiet(&seen) {
             return Ok(MAX_PAUSE);
         }
-        seen.members = leaving::members(&self.coordinator.cluster().await?.cluster);
+        seen.members = leaving::members(&self.around.coordinator.cluster().await?.cluster);
         let steps = leaving.steps(&seen, std::time::Instant::now());
         let is_over = steps.is_empty() && seen.members.values().all(|member| *member != Member::Leaving);
         for step in steps {
@@ -135,19 +145,45 @@ impl Nodes {
                     self.remember(&asked).await?;
                     leaving.remembered(asked);
                 }
-                Step::Drain(worker) => {
-                    info!(worker, "its node is cordoned: it is to hand over what it holds");
-                    not_there_is_fine(self.coordinator.drain(&worker).await.map(drop))?;
+                Step::Drain(pod) => {
+                    info!(worker = pod.worker, "its node is cordoned: it is to hand over what it holds");
+                    not_there_is_fine(self.around.coordinator.drain(&pod.worker).await.map(drop))?;
+                    self.tell(leaving, &pod, News::Asked).await;
                 }
                 Step::Undrain(worker) => {
                     info!(worker, "it stays");
-                    not_there_is_fine(self.coordinator.undrain(&worker).await)?;
+                    not_there_is_fine(self.around.coordinator.undrain(&worker).await)?;
+                    if let Some(pod) = seen.pods.iter().find(|pod| pod.worker == worker) {
+                        self.tell(leaving, pod, News::Stays).await;
+                    }
                 }
-                Step::Release(pod) => self.label(&pod, true).await?,
+                Step::Release { pod, in_time } => {
+                    self.label(&pod, true).await?;
+                    self.tell(leaving, &pod, if in_time { News::HandedOver } else { News::TimedOut }).await;
+                }
                 Step::Hold(pod) => self.label(&pod, false).await?,
             }
         }
         Ok(if is_over { MAX_PAUSE } else { FOLLOW_EVERY })
+    }
+
+    /// Tells this of a pod, unless that was told, and counts it.
+    async fn tell(&self, leaving: &mut Leaving, pod: &WorkerPod, news: News) {
+        if !leaving.is_news(pod, news) {
+            return;
+        }
+        if news == News::TimedOut {
+            self.around.counts.drain_timed_out();
+        }
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.name.clone()),
+            namespace: Some(self.around.namespace.to_owned()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.around.events.tell(&about, event::of_worker(news, pod, self.options.within)).await;
     }
 
     /// Who was asked before.

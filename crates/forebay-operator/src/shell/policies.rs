@@ -9,7 +9,8 @@ use tracing::info;
 
 use super::kind::{At, Kind, Told};
 use super::pace::MAX_PAUSE;
-use crate::condition::{Scribe, Verdict};
+use crate::condition::{Condition, Scribe, Verdict};
+use crate::counts::{Counts, KindCounts};
 use crate::policy::{self, Step};
 use crate::resources::{ForebayPolicy, PolicySpec, PolicyStatus, resource};
 
@@ -61,5 +62,17 @@ impl Kind for Policies {
         let ready = Scribe { earlier, generation, now }.condition("Ready", verdict);
         let applied = object.status.as_ref().and_then(|status| status.applied.clone());
         PolicyStatus { observed_generation: generation, applied, conditions: vec![ready] }
+    }
+
+    fn conditions(status: &PolicyStatus) -> &[Condition] {
+        &status.conditions
+    }
+
+    fn action(_status: &PolicyStatus) -> &str {
+        "SetPolicy"
+    }
+
+    fn counts(all: &Counts) -> &KindCounts {
+        &all.policies
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Subcommand;
 use forebay_config::Loaded;
-use forebay_metrics::{HostNames, Readiness, serve_health};
+use forebay_metrics::{HostNames, ProcessStats, Readiness, serve_health};
+use forebay_node::Pages;
 use forebay_operator::{LeavingOptions, Operator, OperatorOptions};
+use serde_json::json;
 use tracing::info;
 
 use crate::config_args::ConfigArgs;
@@ -59,6 +61,10 @@ pub(crate) struct Args {
     /// Where to serve /healthz and /readyz [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     health: Option<SocketAddr>,
+    /// Where to serve /metrics, /stats, /healthz and /readyz to who may ask the processes of the cluster [default:
+    /// nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -75,7 +81,7 @@ Example:
 /// Runs it.
 ///
 /// # Errors
-/// When no coordinator or no Kubernetes is named, or it cannot prove who it is.
+/// When no coordinator or no Kubernetes is named, it cannot prove who it is, or an address cannot be listened on.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match args.command {
         Some(Command::Crds) => output::print(&forebay_operator::crds()),
@@ -118,6 +124,10 @@ async fn serve(args: &Args, loaded: &Loaded) -> anyhow::Result<()> {
         Some(address) => Some(probes(address, readiness.clone()).await?),
         None => None,
     };
+    let pages = match args.metrics {
+        Some(address) => Some(pages(loaded, address, &operator).await?),
+        None => None,
+    };
     output::say(&format!("operator of the namespace {}", operator.namespace()));
     let signal = tokio::select! {
         () = operator.run() => "the end of all watches",
@@ -129,7 +139,17 @@ async fn serve(args: &Args, loaded: &Loaded) -> anyhow::Result<()> {
     if let Some(probes) = probes {
         probes.close().await;
     }
+    if let Some(pages) = pages {
+        pages.close().await;
+    }
     Ok(())
+}
+
+/// What the operator counts, for Prometheus.
+async fn pages(loaded: &Loaded, address: SocketAddr, operator: &Operator) -> anyhow::Result<Pages> {
+    let counts = operator.counts();
+    let report = move || json!({ "process": ProcessStats::now(), "operator": counts.report() });
+    Pages::of_operator(loaded, address, operator.readiness(), report).await
 }
 
 async fn probes(address: SocketAddr, readiness: Readiness) -> anyhow::Result<forebay_metrics::MetricsServer> {
@@ -170,9 +190,18 @@ mod tests {
         let leaving = leaving.unwrap();
         assert_eq!((leaving.selector.as_str(), leaving.record.as_str(), leaving.labels_pods), ("a=b", "r", true));
         assert_eq!(leaving.within, Duration::from_secs(300));
-        for bad in ["--drain-pods a=b", "--drain-record r", "--label-pods", "crds --namespace n", "--health here"] {
+        for bad in [
+            "--drain-pods a=b",
+            "--drain-record r",
+            "--label-pods",
+            "crds --namespace n",
+            "--health here",
+            "--metrics 1",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        let shown = parse("--health 127.0.0.1:1 --metrics [::1]:2").unwrap();
+        assert_eq!(shown.metrics.map(|address| address.port()), Some(2));
         assert!(matches!(parse("crds").unwrap().command, Some(Command::Crds)));
     }
 }

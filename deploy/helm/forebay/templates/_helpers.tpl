@@ -108,7 +108,7 @@ mounts:
 {{- end }}
 {{- end }}
 
-{{/* What the operator is configured with: where the coordinator is, and as whom it asks. */}}
+{{/* What the operator is configured with: where the coordinator is, as whom it asks, and who may scrape it. */}}
 {{- define "forebay.operatorSettings" -}}
 cluster.name: {{ .Values.cluster.name | quote }}
 coordinator.hostname: {{ include "forebay.coordinator" . | quote }}
@@ -122,6 +122,12 @@ security.ca_file: /etc/forebay/identity/ca.crt
 {{- end }}
 {{- if ne .Values.security.mode "off" }}
 security.trust_domain: {{ .Values.security.trustDomain | quote }}
+{{- end }}
+{{- if .Values.security.denied }}
+security.denied_file: /etc/forebay/denied/identities
+{{- end }}
+{{- if .Values.security.metricsTokenSecret }}
+security.metrics_token_file: /etc/forebay/metrics-token/token
 {{- end }}
 {{- end }}
 

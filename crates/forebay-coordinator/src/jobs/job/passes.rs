@@ -90,7 +90,10 @@ impl Job {
     /// The item is given up.
     pub(super) fn give_up(&mut self, item: u64, failure: Failure) {
         let Some(slot) = self.window.get(item) else { return };
-        if let Some(work) = slot.work.take() {
+        if let Some(work) = slot.work.take()
+            // An audit of what has failed fails, too, and that is no other file.
+            && !(matches!(self.record.pass, Pass::Audit(_)) && self.live.has_failed(&work.path))
+        {
             self.live.fail(&work.path, &failure);
             slot.failure = Some((work.path, failure));
         }

@@ -256,6 +256,16 @@ fn a_file_that_fails_ends_the_job_only_when_everything_else_was_tried() {
 }
 
 #[test]
+fn a_file_whose_worker_is_gone_has_failed_once_whatever_the_audit_hears() {
+    let cache = cluster();
+    for call in [Call::Load, Call::Coverage] {
+        cache.fail("/s3/d0", call, FailureKind::Unavailable, u32::MAX);
+    }
+    let record = Course::new(&cache, load(|_| ())).run();
+    assert_eq!((record.state, record.ledger.failures.count), (JobState::Failed, 19), "{:?}", record.ledger.failures);
+}
+
+#[test]
 fn what_fails_for_a_while_is_tried_again() {
     let cache = cluster();
     for call in [Call::Stat, Call::List, Call::Load, Call::Coverage] {

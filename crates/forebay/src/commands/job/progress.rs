@@ -148,6 +148,10 @@ pub(super) fn print(out: &mut impl Write, job: &JobReport, verbose: bool) -> io:
         writeln!(out, "  failed     {}", job.failures.count)?;
         for cause in &job.failures.causes {
             writeln!(out, "    {} × {}: {}", cause.count, cause.kind, cause.told())?;
+            // Of one text what they have in common is all.
+            for variant in cause.variants.iter().filter(|_| verbose && cause.variants.len() > 1) {
+                writeln!(out, "      {variant}")?;
+            }
             let shown = if verbose { cause.first_paths.len() } else { 1 };
             for path in cause.first_paths.iter().take(shown) {
                 writeln!(out, "      {path}")?;
