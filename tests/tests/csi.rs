@@ -1,6 +1,7 @@
 //! `forebay csi` in namespaces of its own, called as the kubelet calls it: real mounts, kills, and what a pod sees.
 
 use std::collections::HashMap;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -118,6 +119,7 @@ impl Node {
         let mut confined = Command::new("setpriv");
         confined.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
         self.keepers = Some(self.container().start(&wrapped(confined, &command)));
+        eventually("keepers can be had", SOON, || UnixStream::connect(self.private("keepers.sock")).is_ok());
         self.start();
     }
 

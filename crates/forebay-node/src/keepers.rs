@@ -1,15 +1,13 @@
 //! A host of keepers: starts one for each mount that asks, so that keepers do not end with what started the mounts.
 //!
-//! A keeper that a daemon starts itself is in the daemon's container, and goes with it. In Kubernetes the host is a pod of its own,
-//! next to that of the daemons, with the same run directory, where they look for it. It has daemons started by whoever listens at the launcher's socket
-//! (`forebay_handover::launch`): it has no rights to mount, and little memory.
+//! A keeper that a daemon starts itself is in the daemon's container, and goes with it. In Kubernetes the host is a pod of
+//! its own, next to that of the daemons, with the same run directory, where they look for it. It has daemons started by
+//! whoever listens at the launcher's socket (`forebay_handover::launch`): it has no rights to mount, and little memory.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{io, thread};
 
 use anyhow::Context as _;
 use forebay_private::PrivateListener;
@@ -17,7 +15,7 @@ use tracing::{info, warn};
 
 use crate::error::{Exit, Fault};
 use crate::handover::connect;
-use crate::keeping::listening;
+use crate::keeper_process;
 
 /// The name of a host's socket, among those of keepers.
 pub const HOST: &str = "keepers.sock";
@@ -119,24 +117,7 @@ impl Keepers {
             let what = format!("{} is no keeper's socket of {}", socket.display(), self.directory.display());
             return Err(Fault::new(Exit::Usage, what, "give both processes the same FOREBAY_RUN_DIR").into());
         }
-        let mut command = Command::new(&self.program);
-        command.arg("keeper").arg("--socket").arg(socket);
-        if let Some(launcher) = &self.launcher {
-            command.arg("--launcher").arg(launcher);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut keeper = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
-        let listens = listening(&mut keeper, socket);
-        if listens.is_err() {
-            let _ = keeper.kill();
-        }
-        info!(pid = keeper.id(), name, listens = listens.is_ok(), "a keeper was started");
-        // Somebody has to wait for it.
-        thread::Builder::new().name("forebay-keeper".to_owned()).spawn(move || {
-            let ended = keeper.wait();
-            info!(pid = keeper.id(), ?ended, "a keeper has ended");
-        })?;
-        listens.map(drop)
+        keeper_process::start(&self.program, socket, self.launcher.as_deref()).map(drop)
     }
 }
 

@@ -6,7 +6,6 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,15 +14,13 @@ use anyhow::Context as _;
 use forebay_fuse::mount_table;
 use forebay_handover::{Identity, KeeperLink, KeeperProcess, Keeps, Kept, Restart, State, Taken, read_kept};
 use forebay_private::PrivateListener;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use crate::error::{Exit, Fault};
 use crate::fdstore::FdStore;
 use crate::handover::{connect, is_nobody, is_served};
-use crate::{keepers, state};
+use crate::{keeper_process, keepers, state};
 
-/// How long a keeper may take until it listens.
-const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 /// How long it may not have seen yet that a process is dead.
 const UNSEEN_DEATH: Duration = Duration::from_millis(500);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
@@ -182,54 +179,8 @@ fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn K
     let socket = state::keeper_socket(mountpoint)?;
     let KeeperProgram { program, restart } = program;
     let is_hosted = keepers::ask(&socket.with_file_name(keepers::HOST), &socket)?;
-    let connected = if is_hosted { connect(&socket)? } else { own_keeper(&program, &socket)? };
+    let connected = if is_hosted { connect(&socket)? } else { keeper_process::start(&program, &socket, None)? };
     Ok(Arc::new(KeeperLink::new(connected, restart)?))
-}
-
-/// A connection to a new keeper, which ends with our container, if we are in one.
-fn own_keeper(program: &Path, socket: &Path) -> anyhow::Result<UnixStream> {
-    let mut keeper = Command::new(program)
-        .arg("keeper")
-        .arg("--socket")
-        .arg(socket)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot start {} keeper", program.display()))?;
-    let connected = listening(&mut keeper, socket);
-    if connected.is_err() {
-        let _ = keeper.kill();
-    }
-    let pid = keeper.id();
-    // Somebody has to wait for it.
-    let waiting = thread::Builder::new().name("forebay-keeper".to_owned()).spawn(move || match keeper.wait() {
-        Ok(status) if status.success() => {}
-        ended => warn!(?ended, "the keeper has ended: the mount ends if this process is killed"),
-    });
-    waiting.context("cannot start a thread")?;
-    info!(pid, "a keeper was started");
-    connected
-}
-
-/// A connection to a keeper that was just started.
-pub(crate) fn listening(keeper: &mut Child, socket: &Path) -> anyhow::Result<UnixStream> {
-    let until = Instant::now() + LISTENS_WITHIN;
-    loop {
-        match connect(socket) {
-            Err(error) if !is_nobody(&error, || true) => return Err(error),
-            Ok(stream) => return Ok(stream),
-            Err(_) => {}
-        }
-        if let Some(status) = keeper.try_wait().context("cannot wait for the keeper")? {
-            let what = format!("the keeper of the mount ended at once ({status})");
-            return Err(Fault::new(Exit::Failed, what, "see the log").into());
-        }
-        if Instant::now() >= until {
-            let what = format!("the keeper of the mount does not listen at {}", socket.display());
-            return Err(Fault::new(Exit::Failed, what, "see the log").into());
-        }
-        thread::sleep(LOOKED_AT_EVERY);
-    }
 }
 
 /// Keeps a mount for the processes that connect to `socket`, until it has ended: what `forebay keeper` is. The next process is started

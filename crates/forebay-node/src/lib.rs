@@ -39,6 +39,7 @@ pub mod fuzzing;
 mod handover;
 mod hot;
 mod http;
+mod keeper_process;
 pub mod keepers;
 pub mod keeping;
 pub mod local;

@@ -336,7 +336,8 @@ async fn eight_hundred_connections_are_admitted() {
     let cluster = Cluster::new();
     let security = Some(server_security(&cluster.live(Role::Worker, "node1"), TcpSecurity::Encrypt));
     // They come from one address here, and from two hundred elsewhere.
-    let options = ServerOptions { security, max_greeting_per_client: 1024, ..server_options() };
+    // All prove who they are at the same time, on a machine that may do something else.
+    let options = ServerOptions { security, max_greeting_per_client: 1024, hello_timeout: LONG, ..server_options() };
     let server = serve(options, Scripted::new());
     let live = cluster.live(Role::Reader, "team-a");
     let options = || ClientOptions { connections: 1, connect_timeout: LONG, ..options_of(&live) };
