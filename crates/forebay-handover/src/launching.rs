@@ -100,6 +100,10 @@ pub fn launch(socket: UnixStream) -> io::Result<()> {
     let mut keeper = Wire::new(socket)?;
     let asked = keeper.receive::<Restart>(Some(Instant::now() + ANSWERED_WITHIN)).map_err(told)?;
     let (restart, _) = asked.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "nothing is asked"))?;
+    // A request may have waited here for long. Its keeper has asked again, or has let go of the mount: nobody wants this daemon.
+    if keeper.receive::<Restart>(Some(Instant::now())).is_err() {
+        return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the keeper that asked has gone"));
+    }
     let mut child = match restart.start() {
         Ok(child) => child,
         Err(error) => return keeper.send(&Said::NotStarted(error.to_string()), &[]).map_err(told),
@@ -181,6 +185,18 @@ mod tests {
         let mut started = Started::by(Some(&path), &Restart::of_shell("")).unwrap();
         launching.join().unwrap();
         assert_eq!(wait(&mut started), Ended(None));
+    }
+
+    #[test]
+    fn what_a_keeper_asked_for_that_has_gone_is_not_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let started = directory.path().join("started");
+        let (launcher, keeper) = UnixStream::pair().unwrap();
+        let mut keeper = Wire::new(keeper).unwrap();
+        keeper.send(&Restart::of_shell(&format!("touch {}", started.display())), &[]).unwrap();
+        drop(keeper);
+        assert_eq!(launch(launcher).unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        assert!(!started.exists());
     }
 
     #[test]
