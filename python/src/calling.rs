@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use forebay_session::Error;
 use forebay_session::runtime::runtime;
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::runtime::Runtime;
 

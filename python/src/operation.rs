@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use forebay_locks::Mutex;
 use forebay_session::Error;
 use forebay_session::fork::OfProcess;
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::task::{AbortHandle, JoinError};

@@ -9,10 +9,10 @@
 use std::future::Future;
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, Spans};
 use forebay_types::Failure;
 use futures::future::try_join_all;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 /// How often a read that holds memory of the pool checks whether a caller waits for some. The pieces of a read that

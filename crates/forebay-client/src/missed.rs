@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use forebay_cluster::{PlacementKey, Ring, Topology};
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 pub(crate) use self::due::Missed;
 

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_cluster::{Backoff, Pauses, PlacementKey};
+use forebay_locks::Mutex;
 use forebay_memory::{SpanMut, Spans};
 use forebay_transport::Payload;
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, Piece};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;

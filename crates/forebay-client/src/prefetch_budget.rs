@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::time::Instant;
 
 /// A reservation made in one epoch expires at the end of the next one.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_cluster::{LatencyRecord, Member, PlacementKey, Ranked, Topology, favour};
+use forebay_locks::Mutex;
 use forebay_transport::{PeerMemory, Transport, TransportKind};
-use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::connector::Connector;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use forebay_client::{Client, ClientOptions, Connector, ReadPayload};
 use forebay_cluster::{Member, StaticMembership};
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, PoolOptions, SpanMut};
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::{CallError, LinkError, Op, Payload, Provenance, Reply, Request, Transport, TransportKind};
 use forebay_types::{ByteSize, FileVersion, VersionTag};
-use parking_lot::Mutex;
 
 const SIZE: u64 = 8 << 20;
 const READ: u32 = 64 << 10;

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use forebay_cluster::records::coordinators::{COORDINATORS, LEADER};
 use forebay_identity::Auditing;
+use forebay_locks::Mutex;
 use forebay_metrics::{Access, HostNames, HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{
     Attr, BlockKey, BlockLayout, DirEntry, Failure, FailureKind, FileId, FileVersion, FsPath, VersionTag,
 };
-use parking_lot::Mutex;
 
 use crate::cache::{CacheAccess, HeldBytes, Loaded};
 

@@ -22,9 +22,9 @@ mod submission;
 
 use std::sync::Arc;
 
+use forebay_locks::Mutex;
 use forebay_state::{Condition, StateStore};
 use forebay_types::FsPath;
-use parking_lot::Mutex;
 use rand::Rng as _;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;

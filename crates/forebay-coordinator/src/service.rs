@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use forebay_cluster::records::coordinators::LEADER;
 use forebay_cluster::records::mounts::MountRecord;
+use forebay_locks::Mutex;
 use forebay_state::{StateError, StateStore};
-use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 

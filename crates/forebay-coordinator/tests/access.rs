@@ -13,11 +13,11 @@ use forebay_identity::{
     Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, LiveIdentity, LiveTokens, http_client_config, new_token,
     testing,
 };
+use forebay_locks::Mutex;
 use forebay_metrics::Access;
 use forebay_private::socket_address;
 use forebay_state::{StateStore, Transaction};
 use forebay_types::{AuditEvents, Role, Subject};
-use parking_lot::Mutex;
 use serde_json::json;
 
 use support::{Cluster, PATIENCE, bare, end, leads, load, path, refusal, until};

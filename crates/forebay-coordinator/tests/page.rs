@@ -238,7 +238,7 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
 }
 
 /// What asked for the page and for what it shows: the address, and what it proved with.
-type Asked = Arc<parking_lot::Mutex<Vec<(String, Option<String>)>>>;
+type Asked = Arc<forebay_locks::Mutex<Vec<(String, Option<String>)>>>;
 
 /// The page, before an interface that answers to one token alone. (The real interface speaks TLS, and asks for a certificate or for the
 /// token: `tests/tests/http_access.rs`.)

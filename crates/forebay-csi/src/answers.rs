@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::error::Refusal;

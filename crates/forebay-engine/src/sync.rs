@@ -1,14 +1,14 @@
 //! The lock of the table of fetches. With `--cfg shuttle` it is that of a scheduler that tries orders out (`model.rs`).
 
 #[cfg(not(shuttle))]
-pub(crate) use parking_lot::Mutex;
+pub(crate) use forebay_locks::Mutex;
 
 #[cfg(shuttle)]
 pub(crate) use self::tried::Mutex;
 
 #[cfg(shuttle)]
 mod tried {
-    /// As parking_lot's: a holder that panics does not poison it.
+    /// As that of `forebay-locks`: a holder that panics does not poison it.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

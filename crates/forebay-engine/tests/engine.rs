@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_engine::{BlockSource, EngineFill, EngineOptions, Fetch, FetchPolicy, Fetched, Keeping, ReadEngine};
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_store::{Store, StoreOptions};
 use forebay_types::{
     BlockKey, BlockLayout, ByteSize, Failure, FailureKind, FileId, FileVersion, MAX_BLOCK_SIZE, SECTOR_SIZE,
     SectorChecksums, SectorRange, VersionTag,
 };
-use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 /// The byte at `offset` of the test file: differs between neighbours, sectors and blocks.

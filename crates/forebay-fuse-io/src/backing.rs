@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use forebay_locks::RwLock;
 use tracing::debug;
 
 use crate::channel::descriptor::Descriptor;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 use crate::attributes::{Attributes, Kind, OpenedFlags, Statfs};
 use crate::errno::Errno;

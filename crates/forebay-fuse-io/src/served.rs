@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use forebay_locks::{Condvar, Mutex};
 use rustix::fs::MemfdFlags;
 
 use crate::backing::Backings;
@@ -158,7 +158,10 @@ impl Served {
     pub fn wait(&self, within: Duration) -> Option<ChannelInUse> {
         let until = Instant::now() + within;
         let mut carried = self.carried.lock();
-        while carried.is_none() && !self.settled.wait_until(&mut carried, until).timed_out() {}
+        let mut is_late = false;
+        while carried.is_none() && !is_late {
+            (carried, is_late) = self.settled.wait_until(carried, until);
+        }
         carried.clone()
     }
 

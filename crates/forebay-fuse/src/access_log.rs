@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Local};
 use forebay_fuse_io::{Errno, Header};
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::Notify;
 
 use crate::stats::{Operation, errno_name};

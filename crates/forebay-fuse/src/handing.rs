@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_fuse_io::{Channel, Pauser, Session};
 use forebay_handover::{Given, Refusal};
-use parking_lot::{Condvar, Mutex};
+use forebay_locks::{Condvar, Mutex};
 
 use crate::dispatcher::Dispatcher;
 use crate::handover::{being_written, capture};
@@ -60,7 +60,9 @@ impl Pausing {
         let until = Instant::now() + within;
         let mut stage = self.stage.lock();
         while *stage != Stage::Serves {
-            if self.serves.wait_until(&mut stage, until).timed_out() {
+            let is_late;
+            (stage, is_late) = self.serves.wait_until(stage, until);
+            if is_late && *stage != Stage::Serves {
                 return false;
             }
         }

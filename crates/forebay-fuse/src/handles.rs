@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use forebay_handover::{HandleNumbers, Handles};
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 /// Slots in the first chunk; each further one has twice as many as the one before.
 const FIRST_CHUNK: u32 = 64;

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use forebay_client::{Client, OpenFile};
 use forebay_handover::{HeldInode, Open};
+use forebay_locks::Mutex;
 use forebay_staging::Draft;
 use forebay_types::{Attr, Failure, FileId, FileKind, FileVersion, FsPath};
-use parking_lot::Mutex;
 
 use crate::mode::{Mode, Reading};
 use crate::pinned::{How, Pinned};

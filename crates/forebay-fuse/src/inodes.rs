@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_handover::{Journal, Record};
+use forebay_locks::{Mutex, RwLock};
 use forebay_types::{Attr, FileId, FsPath};
-use parking_lot::{Mutex, RwLock};
 
 use crate::inode::{Inode, Known, version_id};
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_fuse_io::Header;
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::Notify;
 
 /// Requests of many threads meet in the table, so it is several.

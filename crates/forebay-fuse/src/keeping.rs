@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use forebay_handover::{Identity, Journal, Keeps, Kept};
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use serde_json::{Value, json};
 use tracing::warn;
 

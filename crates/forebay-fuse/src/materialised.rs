@@ -15,9 +15,9 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_client::Client;
 use forebay_fuse_io::{Backings, NoPassthrough};
+use forebay_locks::RwLock;
 use forebay_materialise::{BackendKind, Local, LocalError, Verdict};
 use forebay_types::{FileId, FileVersion, FsPath};
-use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;

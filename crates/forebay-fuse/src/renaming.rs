@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_locks::Mutex;
 use forebay_types::{Attr, Failure, FailureKind, FileId, FileVersion, FsPath};
 use futures::stream::{self, StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::failures::impossible_name;

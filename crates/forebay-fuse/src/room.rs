@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use forebay_client::{Client, OriginRoom};
 use forebay_fuse_io::Statfs;
+use forebay_locks::Mutex;
 use forebay_staging::Staging;
 use forebay_types::FsPath;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// A petabyte.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 /// The processes that opened a handle for writing or have written through it.
 #[derive(Debug, Default)]

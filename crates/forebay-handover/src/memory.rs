@@ -18,8 +18,8 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use forebay_locks::Mutex;
 use forebay_types::crc32c;
-use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, memfd_create};
 use rustix::io::Errno;
 use tracing::{debug, error};

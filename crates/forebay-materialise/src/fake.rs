@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_locks::{Condvar, Mutex};
 use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_types::{
     BlockLayout, ByteSize, Failure, FailureKind, FileId, FileVersion, MIN_BLOCK_SIZE, SectorChecksums, VersionTag,
 };
-use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use crate::backend::{BackendKind, FileBackend, Found, Part, View};
@@ -290,7 +290,9 @@ impl Part for FakePart {
         {
             let mut faults = self.faults.0.lock();
             while faults.is_held {
-                assert!(!self.faults.1.wait_for(&mut faults, LIMIT).timed_out(), "nobody let writes go on");
+                let is_late;
+                (faults, is_late) = self.faults.1.wait_for(faults, LIMIT);
+                assert!(!is_late, "nobody let writes go on");
             }
             if let Some(room) = &mut faults.full_at {
                 *room = room.checked_sub(bytes.len() as u64).ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;

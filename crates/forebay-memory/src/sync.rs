@@ -9,7 +9,7 @@ pub(crate) use self::tried::*;
 mod real {
     pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    pub(crate) use parking_lot::Mutex;
+    pub(crate) use forebay_locks::Mutex;
     pub(crate) use tokio::time::timeout;
 }
 
@@ -19,7 +19,7 @@ mod tried {
 
     pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    /// As parking_lot's: a holder that panics does not poison it.
+    /// As that of `forebay-locks`: a holder that panics does not poison it.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

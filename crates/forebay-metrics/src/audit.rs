@@ -13,8 +13,8 @@ use axum::extract::{FromRequestParts, MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use forebay_identity::{AuditEvent, AuditOutcome, AuditPeer, Auditing};
+use forebay_locks::Mutex;
 use forebay_types::{AuditEvents, FailureKind, Permission, Role, Subject};
-use parking_lot::Mutex;
 use tokio::net::UnixStream;
 
 use crate::access::{Access, Caller};

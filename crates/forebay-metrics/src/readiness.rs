@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 /// What is missing. Clones are the same.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

@@ -10,9 +10,9 @@ use forebay_identity::{
     Audit, AuditEvent, Auditing, Identity, LiveIdentity, LiveTokens, Material, TokenFile, http_client_config,
     new_token, testing,
 };
+use forebay_locks::Mutex;
 use forebay_metrics::{Access, HostNames, MetricsServer, Readiness, Registry, Site, routes, serve};
 use forebay_types::{AuditEvents, Role};
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

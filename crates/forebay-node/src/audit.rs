@@ -20,8 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use forebay_config::Config;
 use forebay_identity::{Audit, AuditEvent, AuditOutcome, Auditing};
+use forebay_locks::Mutex;
 use forebay_types::AuditEvents;
-use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, warn};
 

@@ -155,7 +155,7 @@ impl Coordinating {
         let elsewhere = Elsewhere::new(group.clone(), workers.records(), connector);
         let view = Arc::new(View {
             client: client.clone(),
-            workers: parking_lot::Mutex::new(Some(workers)),
+            workers: forebay_locks::Mutex::new(Some(workers)),
             members: Arc::clone(cluster.members()),
             cluster: config.cluster_name.as_str().to_owned(),
             group,
@@ -397,7 +397,7 @@ impl CacheAccess for Cache {
 struct View {
     client: Client,
     /// The workers of all groups; taken when it ends.
-    workers: parking_lot::Mutex<Option<Table<WorkerRecord>>>,
+    workers: forebay_locks::Mutex<Option<Table<WorkerRecord>>>,
     members: Arc<Members>,
     /// The names of the cluster and of our group.
     cluster: String,

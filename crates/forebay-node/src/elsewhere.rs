@@ -8,10 +8,10 @@ use bytes::Bytes;
 use forebay_client::Connector;
 use forebay_cluster::Member;
 use forebay_cluster::records::members::WorkerRecord;
+use forebay_locks::Mutex;
 use forebay_transport::{Op, Request, Transport};
 use forebay_types::Failure;
 use futures::{StreamExt as _, stream};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// How long a worker may take: it answers at once, or is away.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_handover::{Keeps, Kept};
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use rustix::io::FdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tracing::{debug, warn};

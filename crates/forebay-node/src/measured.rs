@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_fuse::ReportSource;
+use forebay_locks::Mutex;
 use forebay_metrics::{LatencyHistogram, ProcessStats};
 use forebay_state::EtcdCertificates;
 use forebay_tcp::{CloseReason, TcpServer, ZeroCopyCounts};
 use forebay_transport::{Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FileId};
 use futures::FutureExt as _;
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::audit::AuditLog;

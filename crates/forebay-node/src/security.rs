@@ -15,10 +15,10 @@ use forebay_identity::{
     AuthoritySource, Identity, LiveIdentity, LiveTokens, Passes, Reload, Scope, Settings, Source, TokenFile, Watch,
     http_client_config,
 };
+use forebay_locks::Mutex;
 use forebay_metrics::Access;
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_types::Role;
-use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -17,13 +17,13 @@ use forebay_client::Connector;
 use forebay_cluster::Member;
 use forebay_config::{Config, SharedMemory};
 use forebay_identity::Auditing;
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, Sharing, SpanMut};
 use forebay_shm::{
     ClientOptions, NearTransport, ServerOptions, WindowReport, WindowServer, default_directory, socket_path,
 };
 use forebay_transport::{CallError, Op, PeerMemory, Reply, Request, Service, Transport, TransportKind};
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_types::{Attr, DirEntry, Failure, FileVersion};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use self::state::FakeCounts;

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The least time between two halvings: about as long as a request takes, the unit in which an origin's answers to one

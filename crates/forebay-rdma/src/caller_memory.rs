@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use forebay_locks::{Mutex, RwLock};
 use forebay_memory::{FRAME_SIZE, Pool};
 use forebay_types::ByteSize;
 use forebay_ucx::{Context, Error, Registration};
-use parking_lot::{Mutex, RwLock};
 
 use crate::trace::Trace;
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
 use forebay_ucx::{Patience, Spin};
-use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::client_link::{Call, Command};

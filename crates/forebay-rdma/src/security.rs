@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use forebay_identity::{Identity, LiveIdentity, Pass, Passes, Peer, Standing};
+use forebay_locks::Mutex;
 use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Transport};
 use forebay_types::{Failure, FailureKind};
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 

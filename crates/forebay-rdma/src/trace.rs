@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use forebay_locks::Mutex;
 use forebay_transport::{CallError, LinkError};
 use forebay_types::{ByteSize, FailureKind};
 use histogram::{AtomicHistogram, Bucket, Config, Histogram};
-use parking_lot::Mutex;
 
 /// Buckets that are 3 % wide, up to 137 s, in nanoseconds: 8 KiB for each histogram.
 const GROUPING_POWER: u8 = 5;

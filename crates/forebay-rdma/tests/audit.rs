@@ -12,6 +12,7 @@ use common::raw::{Raw, by_hand, send};
 use common::*;
 use forebay_identity::testing::Cluster;
 use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, LiveIdentity, Pass, Passes, Peer};
+use forebay_locks::Mutex;
 use forebay_rdma::{
     ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerOptions, ServerSecurity, wire,
 };
@@ -20,7 +21,6 @@ use forebay_transport::message::{Change, FreeRequest, ListRequest};
 use forebay_transport::{Op, Request, Response, Service, Transport as _};
 use forebay_types::{AuditEvents, Failure, FailureKind, FileId, Role};
 use forebay_ucx::{Endpoint, Payload as Sent};
-use parking_lot::Mutex;
 
 const ID: NonZeroU64 = NonZeroU64::new(0x1d).unwrap();
 const TEAM_A: &str = "spiffe://example.org/forebay/prod/reader/team-a";

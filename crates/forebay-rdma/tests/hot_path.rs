@@ -102,7 +102,7 @@ struct Hot {
 impl Hot {
     /// Without checksums or with `checksums` bytes of them, for somebody who `is_admitted` or for anybody.
     async fn serve(library: &'static Library, checksums: usize, is_admitted: bool) -> Self {
-        let passes = Arc::<parking_lot::Mutex<Passes>>::default();
+        let passes = Arc::<forebay_locks::Mutex<Passes>>::default();
         let demands = || {
             let live = LiveIdentity::new(worker_of(&Cluster::new(), None));
             ServerSecurity { live, passes: Arc::clone(&passes), accepts_plain: false }

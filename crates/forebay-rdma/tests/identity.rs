@@ -13,13 +13,13 @@ use common::raw::{Heard, Raw, by_hand, noise, send};
 use common::*;
 use forebay_identity::testing::Cluster;
 use forebay_identity::{LiveIdentity, PASS_LIFETIME, Pass, Passes, Peer};
+use forebay_locks::Mutex;
 use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerSecurity, wire};
 use forebay_transport::conformance::{self, Behaviour, Scripted, payload_of, read, until};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader, set_tag, tag};
 use forebay_transport::{CallError, LinkError, Op, Provenance, Request, Transport};
 use forebay_types::{FailureKind, Role};
 use forebay_ucx::{Endpoint, Listener, Payload as Sent};
-use parking_lot::Mutex;
 
 /// No test waits for longer, however busy the machine.
 const PATIENCE: Duration = Duration::from_secs(30);

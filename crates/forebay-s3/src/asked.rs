@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use forebay_identity::{AuditEvent, AuditOutcome, AuditPeer, Auditing, Identity};
+use forebay_locks::Mutex;
 use forebay_types::{AuditEvents, FailureKind, FsPath, Permission, Subject};
-use parking_lot::Mutex;
 
 /// What an operation is called in the audit log, before its name.
 const PREFIX: &str = "s3:";

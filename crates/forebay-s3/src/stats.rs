@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use forebay_metrics::LatencyHistogram;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// Operations that have a count of their own; what else is asked for is counted together.

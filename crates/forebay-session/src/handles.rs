@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_client::OpenFile;
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 /// The most files. A file that is open costs about a kilobyte.
 const MAX_HANDLES: usize = 4096;

@@ -4,8 +4,8 @@
 //! its thread ends it once the session is closed or gone, or once nobody waits for its start any more.
 
 use forebay_client::Client;
+use forebay_locks::Mutex;
 use forebay_node::NodeBuilder;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_memory::{Spans, Window};
 use forebay_transport::connection::Outstanding;
 use forebay_transport::wire::{CONNECTION_ID, RequestHeader};
 use forebay_transport::{LinkError, Payload, Reply, Request};
 use forebay_types::{Failure, FailureKind};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;

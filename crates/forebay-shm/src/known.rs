@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use forebay_identity::{Identity, Peer, Standing};
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// All of them, by number.

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_transport::wire::{MAX_PAYLOAD, MAX_REQUEST_BODY};
 use forebay_transport::{CallError, LinkError, Op, Payload, PeerMemory, Reply, Request, Transport, TransportKind};
 use forebay_types::{Failure, FailureKind};
-use parking_lot::Mutex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use forebay_locks::Mutex;
 use forebay_memory::Pool;
 use forebay_private::{may_talk, nobody, our_user};
 use forebay_transport::Service;
 use forebay_transport::wire::Hello;
 use forebay_types::{ByteSize, FailureKind};
-use parking_lot::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use forebay_identity::{Identity, Peer, Unproved};
+use forebay_locks::Mutex;
 use forebay_memory::{FRAME_SIZE, Place, Pool, Spans};
 use forebay_transport::wire::{Hello, WireError};
 use forebay_transport::{Caller, Request, Service};
 use forebay_types::{Failure, FailureKind};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

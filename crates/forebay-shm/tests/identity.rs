@@ -12,12 +12,12 @@ use bytes::Bytes;
 use common::identities::{Cluster, HOUR, PROTOCOL, RawTls, demanding, options_of, proving};
 use common::*;
 use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, Credentials, LiveIdentity};
+use forebay_locks::Mutex;
 use forebay_shm::{ClientOptions, NearTransport, ServerOptions, socket_path};
 use forebay_transport::conformance::{until, within};
 use forebay_transport::message::Change;
 use forebay_transport::{Op, PeerMemory as _, Request, Transport};
 use forebay_types::{AuditEvents, FailureKind, Role};
-use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags};
 
 /// A worker with block 1, whose clients prove to `live` who they are.

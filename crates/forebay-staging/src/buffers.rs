@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 /// Buffers that were used and may be used again: no more bytes than may be on their way at once.
 #[derive(Debug)]

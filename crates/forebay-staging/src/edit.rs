@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use forebay_locks::MutexGuard;
 use forebay_types::Failure;
-use parking_lot::MutexGuard;
 use rustix::fs::FallocateFlags;
 
 use crate::error::{failed, let_go, no_room, too_large};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_types::{Attr, ByteSize, Failure, FailureKind, FileKind, FileVersion, FsPath, VersionTag};
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{Base, Remote};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::space::{Space, Ticket};

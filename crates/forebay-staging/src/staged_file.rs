@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
+use forebay_locks::MutexGuard;
 use forebay_types::Failure;
-use parking_lot::MutexGuard;
 
 use crate::error::failed;
 use crate::shared::DraftInner;

@@ -94,7 +94,7 @@ pub(crate) trait Held {
 pub(crate) struct Marks {
     visited: std::sync::atomic::AtomicBool,
     /// Where it stands in its tier's order; see `residents.rs`. Hits do not look at it.
-    pub(crate) place: parking_lot::Mutex<Place>,
+    pub(crate) place: forebay_locks::Mutex<Place>,
 }
 
 impl Marks {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, Span, SpanMut, Spans};
 use forebay_types::{BlockKey, ByteSize, FileId, SectorChecksums, SectorRange};
-use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

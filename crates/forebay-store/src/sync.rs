@@ -10,14 +10,14 @@ pub(crate) use self::tried::*;
 mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    pub(crate) use parking_lot::Mutex;
+    pub(crate) use forebay_locks::Mutex;
 }
 
 #[cfg(shuttle)]
 mod tried {
     pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    /// As parking_lot's: it tells of no holder that panicked.
+    /// As that of `forebay-locks`: it tells of no holder that panicked.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

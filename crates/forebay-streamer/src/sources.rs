@@ -7,8 +7,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use forebay_locks::Mutex;
 use forebay_session::{CallerMemory, Error, OpenFile, Read, Session, Settings};
-use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

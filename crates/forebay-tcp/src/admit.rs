@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_identity::{Pass, PassError, Passes, Peer};
+use forebay_locks::Mutex;
 use forebay_transport::Response;
 use forebay_types::{Failure, FailureKind};
-use parking_lot::Mutex;
 
 /// A pass for `peer`, who asks with `body`, the client id that it is going to connect with.
 ///

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, LinkError, Reply, Request, Transport, TransportKind};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 /// How long the log is silent about connections that are closed for the same reason as one that it told of.
 const SILENCE: Duration = Duration::from_secs(10);

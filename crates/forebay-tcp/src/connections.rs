@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_identity::{Identity, Peer, Standing};
+use forebay_locks::Mutex;
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse};
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_identity::{Pass, Passes, Peer};
+use forebay_locks::Mutex;
 use forebay_memory::Pool;
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, MAX_UPLOAD_BODY, ReplyHeader, RequestHeader, WireError};
 use forebay_transport::{CallError, Payload};
 use forebay_types::FailureKind;
-use parking_lot::Mutex;
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::{Semaphore, oneshot};
 

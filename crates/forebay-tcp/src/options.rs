@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_identity::{Auditing, Passes};
+use forebay_locks::Mutex;
 use forebay_transport::wire::MAX_REQUEST_BODY;
 use forebay_types::{ByteSize, TcpZeroCopy};
-use parking_lot::Mutex;
 
 use crate::protection::MAX_RECORDS;
 use crate::security::{ClientSecurity, ServerSecurity};

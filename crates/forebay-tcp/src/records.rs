@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_identity::reason;
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use rustls::{Connection, ExtractedSecrets};
 use tokio::net::TcpStream;
 

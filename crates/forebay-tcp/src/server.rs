@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_identity::Standing;
+use forebay_locks::Mutex;
 use forebay_private::PrivateListener;
 use forebay_transport::Service;
 use forebay_transport::wire::{Hello, MAX_UPLOAD_BODY};
 use forebay_types::TcpZeroCopy;
-use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;

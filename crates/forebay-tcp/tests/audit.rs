@@ -10,12 +10,12 @@ use bytes::Bytes;
 use common::identities::{Cluster, server_security};
 use common::{LONG, assert_serves, call, client_options, link, serve, server_options};
 use forebay_identity::{Audit, AuditEvent, AuditOutcome, Auditing};
+use forebay_locks::Mutex;
 use forebay_tcp::{ServerOptions, TcpSecurity, TcpServer};
 use forebay_transport::conformance::{Scripted, until};
 use forebay_transport::message::{Change, UploadRequest};
 use forebay_transport::{Op, Request, Response, Service};
 use forebay_types::{AuditEvents, Failure, FailureKind, Role};
-use parking_lot::Mutex;
 
 /// An event, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use common::identities::{Cluster, options_of, proving, server_security};
 use common::{LONG, assert_serves, call, client_options, link, serve, server_options};
+use forebay_locks::Mutex;
 use forebay_tcp::{ClientOptions, ServerOptions, TcpSecurity, TcpServer, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, assert_bytes, pool, read, until, within};
 use forebay_transport::{
     CallError, FileSlice, LinkError, Op, Provenance, Request, Response, ResponsePayload, Service, Transport,
 };
 use forebay_types::{Failure, Role};
-use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;

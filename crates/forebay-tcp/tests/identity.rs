@@ -9,11 +9,11 @@ use bytes::Bytes;
 use common::identities::{Cluster, HOUR, options_of, proving, server_security};
 use common::{BLOCK_SIZE, LONG, assert_serves, call, client_options, closed, link, serve, server_options};
 use forebay_identity::{LiveIdentity, Pass, Passes};
+use forebay_locks::Mutex;
 use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpSecurity, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
 use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId, Role};
-use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

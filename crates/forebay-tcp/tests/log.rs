@@ -30,7 +30,7 @@ async fn a_stranger_makes_one_line_in_the_log_which_names_him_and_the_reason() {
 }
 
 #[derive(Clone, Default)]
-struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+struct Log(Arc<forebay_locks::Mutex<Vec<u8>>>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

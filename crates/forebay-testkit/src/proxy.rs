@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use futures::{Stream, TryStreamExt, stream};
 use http::uri::{Authority, Scheme};
 use http::{Method, Request, Response, Uri};
@@ -16,7 +17,6 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::loopback::{Body, Connection, Handler, LoopbackServer};

@@ -10,9 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use forebay_memory::{SpanMut, Spans};
 use forebay_types::{Failure, FailureKind};
-use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::{oneshot, watch};

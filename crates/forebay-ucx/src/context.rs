@@ -6,9 +6,9 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_ucx_sys as sys;
-use parking_lot::Mutex;
 
 use crate::error::{Error, Status};
 use crate::exit::InUse;

@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use forebay_locks::Mutex;
 use forebay_ucx_sys as sys;
-use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::error::Error;

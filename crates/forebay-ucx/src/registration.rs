@@ -8,10 +8,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use forebay_locks::Mutex;
 use forebay_memory::{FRAME_SIZE, Pool, SpanMut};
 use forebay_types::ByteSize;
 use forebay_ucx_sys as sys;
-use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::error::{Error, Status};

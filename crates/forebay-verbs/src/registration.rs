@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use forebay_locks::Mutex;
 use forebay_memory::{FRAME_SIZE, Pool};
 use forebay_types::ByteSize;
-use parking_lot::Mutex;
 
 use crate::domain::{Domain, Region};
 use crate::error::Error;

@@ -16,9 +16,9 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
-use parking_lot::Mutex;
 
 /// How long a request may hold up the next one about the same key. Most origins answer in a tenth of that; and it bounds how many
 /// are under way at an origin that does not answer at all.

@@ -189,7 +189,7 @@ pub(crate) async fn drain(
 ) -> DrainProgress {
     progress.send_replace(DrainProgress::default());
     let bytes_per_second = options.bandwidth.map(ByteSize::as_u64);
-    let pace = &parking_lot::Mutex::new(Pace { bytes_per_second, due: Instant::now() });
+    let pace = &forebay_locks::Mutex::new(Pace { bytes_per_second, due: Instant::now() });
     while progress.borrow().verdict == DrainVerdict::Running {
         let (runs, bytes) = count(store).await;
         progress.send_modify(|progress| progress.begin_pass(runs, bytes));

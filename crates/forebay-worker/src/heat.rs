@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use forebay_locks::Mutex;
 use forebay_types::{BlockKey, FileId};
-use parking_lot::Mutex;
 
 /// One read in so many is looked at.
 const SAMPLE: u32 = 64;

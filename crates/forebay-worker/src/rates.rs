@@ -18,9 +18,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_locks::Mutex;
 use forebay_transport::{Caller, Flags, Op, Request};
 use forebay_types::{Failure, FailureKind};
-use parking_lot::Mutex;
 use serde::Serialize;
 
 /// Callers that are told apart, some 200 bytes each: more than a worker has clients. Those beyond share the buckets of

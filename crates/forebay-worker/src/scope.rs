@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use forebay_engine::Keeping;
+use forebay_locks::Mutex;
 use forebay_store::{Account, Keep};
 use forebay_transport::Caller;
 use forebay_types::{Attr, ByteSize, Failure, FileId, FileVersion, FsPath, MAX_REPLICAS, Permission, PolicyTable};
 use moka::sync::Cache;
-use parking_lot::Mutex;
 
 use crate::access::{self, Access};
 use crate::fast_access::FastAccess;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use forebay_engine::{Fetch, Fetched};
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, PoolOptions};
 use forebay_origin::FakeOrigin;
 use forebay_store::{Store, StoreOptions};
@@ -17,7 +18,6 @@ use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, SECTOR_SIZE, Secto
 use forebay_worker::{
     AdoptOutcome, DrainOptions, DrainProgress, DrainTargets, DrainVerdict, PEERS_DEADLINE, Peers, Worker,
 };
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

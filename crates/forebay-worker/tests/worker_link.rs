@@ -8,11 +8,11 @@ use bytes::Bytes;
 use forebay_client::paths::{
     Fallback, Path, PathKind, PathMaker, PathOptions, PathPolicy, PathStats, WorkerLink, WorkerPaths,
 };
+use forebay_locks::Mutex;
 use forebay_transport::fake::FakeTransport;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_transport::{CallError, LinkError, Op, Request, Response, Service, Transport};
 use forebay_types::{BlockKey, Failure, FileId};
-use parking_lot::Mutex;
 
 const SECOND: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(300);

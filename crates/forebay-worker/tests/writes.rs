@@ -12,6 +12,7 @@ use bytes::Bytes;
 use common::*;
 use forebay_client::{Client, ClientOptions, Connector};
 use forebay_cluster::{Backoff, Member, Membership, StaticMembership, Topology};
+use forebay_locks::Mutex;
 use forebay_origin::FakeOrigin;
 use forebay_staging::Remote;
 use forebay_tcp::{ServerOptions, TcpServer, TcpTransport};
@@ -19,7 +20,6 @@ use forebay_transport::fake::{Delay, FakeTransport};
 use forebay_transport::{LinkError, Op, Service, Transport};
 use forebay_types::{Failure, FailureKind};
 use forebay_worker::Worker;
-use parking_lot::Mutex;
 
 /// Links by member name.
 struct Links(HashMap<String, Arc<dyn Transport>>);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Local;
+use forebay_locks::Mutex;
 use forebay_rdma::{IoThread, Library, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
 use forebay_types::MAX_BLOCK_SIZE;
 use forebay_ucx::{Registration, Resource};
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_transport::message::PathsReply;
 use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};

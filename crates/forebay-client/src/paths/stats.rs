@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use forebay_metrics::LatencyHistogram;
-use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
 use super::PathKind;

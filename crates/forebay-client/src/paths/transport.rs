@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, LinkError, Op, Payload, Reply, Request, Transport, TransportKind};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};

@@ -1,7 +1,7 @@
 //! A job as its runner lists it, with what the tasks that write it down, run it and stop it tell each other.
 
+use forebay_locks::Mutex;
 use forebay_state::StateError;
-use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::clock::{now, wall_clock};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 

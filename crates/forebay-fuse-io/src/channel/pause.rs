@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use forebay_locks::{Condvar, Mutex};
 use rustix::process::Pid;
 use tracing::warn;
 
@@ -71,7 +71,7 @@ impl Pause {
             }
             // None of them is gone: it would have to leave first, for which it needs the lock.
             threads.iter().for_each(|thread| interrupt(*thread));
-            let _ = self.one_less.wait_for(&mut threads, AGAIN_AFTER);
+            (threads, _) = self.one_less.wait_for(threads, AGAIN_AFTER);
         }
         true
     }

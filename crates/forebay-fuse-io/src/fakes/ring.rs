@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_locks::{Condvar, Mutex};
 use forebay_memory::Pool;
-use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::device::Wire;
@@ -124,7 +124,7 @@ impl FakeRings {
         let until = Instant::now() + SOON;
         while !holds(self) {
             assert!(Instant::now() < until, "it does not come true");
-            self.0.changed.wait_for(&mut self.0.state.lock(), Duration::from_millis(1));
+            drop(self.0.changed.wait_for(self.0.state.lock(), Duration::from_millis(1)));
         }
     }
 
@@ -147,7 +147,9 @@ impl FakeRings {
             if let Some(answer) = state.answers.remove(&unique) {
                 return answer;
             }
-            assert!(!self.0.changed.wait_until(&mut state, until).timed_out(), "there is no answer");
+            let is_late;
+            (state, is_late) = self.0.changed.wait_until(state, until);
+            assert!(!is_late, "there is no answer");
         }
     }
 

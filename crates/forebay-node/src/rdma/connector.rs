@@ -12,6 +12,7 @@ use forebay_client::paths::{
 use forebay_cluster::Member;
 use forebay_config::{Config, RdmaFallback};
 use forebay_doctor::Root;
+use forebay_locks::Mutex;
 use forebay_memory::Pool;
 use forebay_rdma::{ClientSecurity, IoThread, RdmaTransport, Trace};
 use forebay_tcp::TcpTransport;
@@ -19,7 +20,6 @@ use forebay_transport::Transport;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_types::ByteSize;
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};

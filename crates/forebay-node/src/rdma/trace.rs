@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use forebay_config::Config;
+use forebay_locks::Mutex;
 use forebay_rdma::{OperationReport, PeerReport, StageReport, Trace, TraceReport};
-use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 

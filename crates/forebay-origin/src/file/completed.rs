@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use forebay_locks::Mutex;
 use forebay_types::Attr;
-use parking_lot::Mutex;
 
 /// Completed uploads that are remembered.
 const REMEMBERED: usize = 1024;

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use forebay_locks::Mutex;
 use futures::StreamExt;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 use object_store::{ClientOptions, Extensions};
-use parking_lot::Mutex;
 
 /// The longest listing page that is taken. 1000 keys of 1024 bytes, each byte escaped, are below 8 MiB.
 const MAX_LISTING: usize = 16 << 20;

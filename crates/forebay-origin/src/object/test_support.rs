@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use forebay_locks::Mutex;
 use forebay_testkit::{CannedRequest, CannedResponse, CannedServer};
 use object_store::ObjectStore;
 use object_store::aws::AmazonS3Builder;
-use parking_lot::Mutex;
 use url::Url;
 
 use crate::{ObjectStoreOrigin, OriginOptions};

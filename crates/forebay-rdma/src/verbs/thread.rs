@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_identity::random_number;
+use forebay_locks::Mutex;
 use forebay_types::ByteSize;
 use forebay_ucx::{LockLimit, Spin};
 use forebay_verbs::{Device, Domain, Library, Registration};
-use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;

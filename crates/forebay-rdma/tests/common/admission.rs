@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use forebay_identity::testing::Cluster;
 use forebay_identity::{Identity, Material, Pass, Passes, Peer, testing};
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, Op, Payload, Provenance, Reply, Request, Transport, TransportKind};
 use forebay_types::Role;
-use parking_lot::Mutex;
 
 pub(crate) const HOUR: Duration = testing::HOUR;
 

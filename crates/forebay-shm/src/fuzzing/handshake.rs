@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use forebay_identity::{ClusterKey, LiveIdentity, Material, Peer, Scope, Trust};
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, PoolOptions, Sharing};
 use forebay_transport::wire::{HELLO_LEN, Hello};
 use forebay_transport::{Request, Response, Service};
 use forebay_types::{Failure, FailureKind, Role};
-use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::greeting;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, PoolOptions, Sharing, Span, SpanMut, Spans};
 use forebay_private::PrivateDirectory;
 use forebay_shm::{ClientOptions, NearTransport, ServerOptions, WindowServer, default_directory, socket_path};
@@ -27,7 +28,6 @@ use forebay_transport::{
     Transport, TransportKind,
 };
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId};
-use parking_lot::Mutex;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,

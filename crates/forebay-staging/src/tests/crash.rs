@@ -49,7 +49,7 @@ async fn a_new_file_survives_its_process() {
 
     let left = only(&after);
     assert_eq!((left.state, left.size, left.obstacle), (StagedState::Unfinished, 800, None));
-    let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let told = Arc::new(forebay_locks::Mutex::new(Vec::new()));
     let telling = Arc::clone(&told);
     let on_progress = Some(Box::new(move |bytes: u64| telling.lock().push(bytes)) as Box<dyn Fn(u64) + Send + Sync>);
     let options = RetryOptions { on_progress, ..RetryOptions::default() };

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use forebay_locks::{Condvar, Mutex};
 use forebay_types::{Failure, FailureKind};
-use parking_lot::{Condvar, Mutex};
 
 use super::*;
 use crate::fake::Verb;
@@ -48,7 +48,9 @@ impl Standing {
         }
         state.1 += 1;
         while state.0 == Some(asked) {
-            assert!(!self.goes_on.wait_for(&mut state, 2 * LIMIT).timed_out(), "the test forgot the disk");
+            let is_late;
+            (state, is_late) = self.goes_on.wait_for(state, 2 * LIMIT);
+            assert!(!is_late, "the test forgot the disk");
         }
         state.1 -= 1;
     }

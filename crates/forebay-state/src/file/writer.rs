@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use forebay_locks::{Condvar, Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 use tracing::warn;
 
@@ -62,7 +62,7 @@ impl Queue {
     fn take(&self) -> Vec<Request> {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() && !waiting.is_closed {
-            self.changed.wait(&mut waiting);
+            waiting = self.changed.wait(waiting);
         }
         std::mem::take(&mut waiting.requests)
     }

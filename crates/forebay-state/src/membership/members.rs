@@ -7,7 +7,7 @@ use crate::{Entry, StateStore, Update, decode_segment, encode_segment};
 use arc_swap::ArcSwap;
 use forebay_cluster::records::members::WorkerRecord;
 use forebay_cluster::{Freshness, MemberView, Membership, Reach, Topology};
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

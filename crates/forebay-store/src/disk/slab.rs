@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_locks::Mutex;
 use forebay_memory::{Span, SpanMut};
 use forebay_types::{BlockKey, ByteSize, FileId, SectorRange};
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::file::{self, SlabFile};

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::front::{Back, Front, Kind, Operation};

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 use super::front::{Back, Front, Kind, Operation};
 use super::traits::Files;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 use super::kept::has_marker;
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use forebay_locks::Mutex;
 use futures::StreamExt;
 use http::StatusCode;
-use parking_lot::Mutex;
 use s3s::checksum::ChecksumHasher;
 use s3s::crypto::{Checksum as _, Crc64Nvme};
 use s3s::dto::{ETag, StreamingBlob};

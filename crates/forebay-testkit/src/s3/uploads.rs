@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use s3s::dto::{CompletedPart, ETag, MultipartUpload, Part as ListedPart};
 use s3s::{S3Result, s3_error};
 

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_locks::Mutex;
 use forebay_types::{Failure, FsPath};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

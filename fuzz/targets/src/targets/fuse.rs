@@ -10,7 +10,7 @@ use forebay_fuse_io::protocol::request::{head_size, parse, split};
 use forebay_fuse_io::{
     Answer, Attributes, Dispatch, FuseIo, Header, Kind, Opened, Operation, Request, Session, SessionOptions, Statfs,
 };
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use forebay_locks::Mutex;
 use forebay_memory::{Pool, Spans};
 use forebay_staging::{Base, Remote, RetryOptions, StagedState, drop_staged, retry, staged};
 use forebay_types::{Attr, ByteSize, Failure, FailureKind, FileVersion, FsPath, VersionTag};
-use parking_lot::Mutex;
 
 use crate::input::{Input, Output};
 use crate::support::{block_on, folder, pool};

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use forebay_locks::Mutex;
 use forebay_memory::Pool;
 use forebay_rdma::Resource;
 use forebay_transport::Transport;
 use forebay_ucx::{Context, Registration};
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_locks::Mutex;
 use forebay_memory::{FRAME_SIZE, PoolError};
 use forebay_types::ByteSize;
 use forebay_ucx::{ConnectionRequest, Context, Endpoint, Listener, Message, Payload, Protocol, Registration, Worker};
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::MAX_CLIENTS;

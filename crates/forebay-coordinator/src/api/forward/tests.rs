@@ -4,7 +4,7 @@ use std::io;
 
 use axum::extract::DefaultBodyLimit;
 use axum::response::IntoResponse as _;
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use forebay_locks::Mutex;
 
 use super::queue::Command;
 use super::submit::Completion;

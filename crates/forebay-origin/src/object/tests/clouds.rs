@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use forebay_locks::Mutex;
 use forebay_testkit::CannedRequest;
-use parking_lot::Mutex;
 
 use super::*;
 use crate::conformance::all_verbs;

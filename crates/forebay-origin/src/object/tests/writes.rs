@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use chrono::Utc;
+use forebay_locks::Mutex;
 use forebay_types::VersionTag;
-use parking_lot::Mutex;
 
 use super::*;
 use crate::S3Checksum;
