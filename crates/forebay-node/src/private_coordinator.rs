@@ -35,15 +35,16 @@ impl Private<'_> {
         client: &Client,
         known: Known,
     ) -> anyhow::Result<Option<Coordinating>> {
-        let mut started = Err(anyhow::anyhow!("there is no port to try"));
+        let mut started = None;
         for port in self.ports(&loaded.config) {
             let listening = self.listening(port);
-            started = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening, self.audit).await;
-            if started.is_ok() {
+            let tried = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening, self.audit).await;
+            if started.insert(tried).is_ok() {
                 break;
             }
         }
-        match started {
+        // Made only where it is needed: for its backtrace an error takes a lock, which a forked child may find locked for ever.
+        match started.unwrap_or_else(|| Err(anyhow::anyhow!("there is no port to try"))) {
             Ok(coordinating) => {
                 if tokio::time::timeout(LEADS_WITHIN, coordinating.leads()).await.is_err() {
                     let within = LEADS_WITHIN;
