@@ -121,6 +121,8 @@ inside() {
     source scripts/k8s.sh
     # shellcheck source=scripts/k8s-csi.sh
     source scripts/k8s-csi.sh
+    # shellcheck source=scripts/k8s-mounts.sh
+    source scripts/k8s-mounts.sh
     # shellcheck source=scripts/k8s-workers.sh
     source scripts/k8s-workers.sh
     trap '(($? == 0)) || failed "$BASH_COMMAND"' EXIT
@@ -135,10 +137,12 @@ inside() {
     keeps_files_open
     keeps_rights_small
     upgrades_under_a_reader
+    replaces_mounts_under_a_reader
     brings_about_objects
     drains_a_cordoned_node
     runs_on_two_hundred_nodes
     loads_over_two_hundred_workers
+    leaves_no_mount_behind
     skip "objects of Fluid are compared with golden files alone: its definitions are not to be had as a module's files"
     echo "$passed passed, 0 failed, $skipped skipped"
 }

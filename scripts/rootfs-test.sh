@@ -247,6 +247,34 @@ a_reload_under_a_reader_takes_the_mount_over_and_the_unit_stays_what_it_is() {
     verifies /mnt/data
 }
 
+a_restart_under_a_reader_keeps_what_is_open_and_a_stop_unmounts() {
+    local before round
+    start_reader /mnt/data
+    # A handle from before, read when its process is gone.
+    rootfs_run sh -c 'sleep 600 3</mnt/data/small >/dev/null 2>&1 & echo $! > /run/holder'
+    for round in 1 2 3; do
+        before=$(pid_of forebay-mount@mnt-data.service)
+        rootfs_run systemctl restart forebay-mount@mnt-data.service
+        has_other_pid forebay-mount@mnt-data.service "$before"
+        is_active forebay-mount@mnt-data.service
+        # What was left is not kept any more: nobody has asked for that.
+        [[ $(property forebay-mount@mnt-data.service NFileDescriptorStore) == 0 ]]
+    done
+    rootfs_run journalctl --unit forebay-mount@mnt-data.service --no-pager | grep 'taken over from a process that left it' >/dev/null
+    rootfs_run sh -c '[ "$(cat "/proc/$(cat /run/holder)/fd/3")" = hello ]'
+    stop_reader
+    # A restart that changes what a mount keeps mounts anew.
+    rootfs_run sh -c 'kill "$(cat /run/holder)"; echo FOREBAY_FUSE_MAX_READ=256KiB > /etc/forebay/mounts/mnt-data.env
+        systemctl restart forebay-mount@mnt-data.service'
+    rootfs_run journalctl --unit forebay-mount@mnt-data.service --no-pager | grep 'it is mounted anew' >/dev/null
+    verifies /mnt/data
+    rootfs_run rm /etc/forebay/mounts/mnt-data.env
+    rootfs_run systemctl stop forebay-mount@mnt-data.service
+    rootfs_run sh -c '! mountpoint -q /mnt/data'
+    rootfs_run systemctl start forebay-mount@mnt-data.service
+    verifies /mnt/data
+}
+
 a_line_of_fstab_mounts_a_bucket() {
     rootfs_run sh -c 'mkdir -p /mnt/fstab
         echo "file:///srv/data /mnt/fstab forebay ro,nofail,_netdev,memory=64MiB,worker.disks= 0 0" >> /etc/fstab
@@ -304,6 +332,7 @@ try programs_notice_nothing_of_a_killed_mount_that_systemd_keeps
 try a_worker_that_hangs_is_found_by_the_watchdog
 try an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts
 try a_reload_under_a_reader_takes_the_mount_over_and_the_unit_stays_what_it_is
+try a_restart_under_a_reader_keeps_what_is_open_and_a_stop_unmounts
 try a_line_of_fstab_mounts_a_bucket
 try a_bucket_of_its_own_is_a_unit
 try a_purge_leaves_nothing_that_runs_and_no_configuration

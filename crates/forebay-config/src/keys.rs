@@ -10,7 +10,7 @@ use forebay_types::{AuditEvents, ByteSize, FuseIo, IoBackend, S3Checksum, ServeM
 use crate::bucket_path::BucketPath;
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, Interface, ListedWorker, Mount};
 use crate::limits::{BLOCK, DAY, HOUR, MAX_BYTES, SECTOR, SMALLEST_BLOCK, ms, secs, us};
-use crate::modes::{LogFormat, LogLevel, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
+use crate::modes::{LogFormat, LogLevel, OnStop, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
 use crate::mount_endpoint::MountEndpoint;
 use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
@@ -421,6 +421,11 @@ keys! {
         /// it. `forebay keeper` has it meanwhile and starts that process, or systemd does. Requires Linux 6.9, and
         /// another `fuse.io` than `uring`.
         fuse_survive_crash "fuse.survive_crash": bool = false;
+        /// What becomes of the mount when SIGTERM ends its process. `auto`: under `systemctl restart`, systemd has it
+        /// until the next process serves it, and programs keep what they have open; otherwise it is unmounted.
+        /// `unmount`: always. `leave`: systemd, or a keeper that does not end with the process, has it in any case, for
+        /// 5 minutes at most; without one, it is unmounted.
+        fuse_on_stop "fuse.on_stop": OnStop = OnStop::Auto;
     }
     section "Writing" {
         /// Where written data goes. `through`: to the origin, and not into the cache. `none`: nowhere; a mount is

@@ -47,7 +47,7 @@ pub use example::example_toml;
 pub use key::Key;
 pub use keys::{Config, KEYS};
 pub use load::{Loaded, Row, Sources};
-pub use modes::{LogFormat, LogLevel, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
+pub use modes::{LogFormat, LogLevel, OnStop, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
 pub use mount_endpoint::MountEndpoint;
 pub use origin::Origin;
 pub use partition::PartitionKey;

@@ -96,6 +96,16 @@ choices! {
         TcpAtStart = "tcp-at-start",
     }
 
+    /// What becomes of a mount when its process is told to end.
+    OnStop {
+        /// It is left to systemd where that starts the next process, and unmounted otherwise.
+        Auto = "auto",
+        /// It is unmounted.
+        Unmount = "unmount",
+        /// It is left to whoever keeps it, for the next process.
+        Leave = "leave",
+    }
+
     /// Where written data goes.
     WriteMode {
         /// To the origin, and not into the cache.

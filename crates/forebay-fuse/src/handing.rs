@@ -1,5 +1,6 @@
 //! Giving a mount to another process: this one stops taking requests, answers those that it has, tells what the kernel relies on, and
-//! either goes on or leaves. When it does which is decided by [`forebay_handover`].
+//! either goes on or leaves. When it does which is decided by [`forebay_handover`]. A process that is told to end may leave the mount in
+//! the same way to a keeper, who has it until the next one comes.
 //!
 //! The session hears of a decision only once it has paused. One that it has not heard of yet would be taken for the answer to the
 //! next pause, and two processes would serve: so a session is asked to pause again only when it has heard the last one ([`Pausing`]).
@@ -13,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_fuse_io::{Channel, Pauser, Session};
-use forebay_handover::{Given, Refusal};
+use forebay_handover::{Given, Journal, Kept, Refusal};
 use forebay_locks::{Condvar, Mutex};
 
 use crate::dispatcher::Dispatcher;
-use crate::handover::{being_written, capture};
-use crate::keeping::Keeping;
+use crate::handover::{being_written, capture, capture_to_leave};
+use crate::keeping::{Keeping, Survival};
 use crate::serving::MountShared;
 
 /// How often it is looked whether requests are answered.
@@ -33,6 +34,8 @@ pub(crate) enum Decision {
     Serve,
     /// Another process goes on.
     Leave,
+    /// Somebody keeps the mount for the next process.
+    Entrust,
 }
 
 /// Where a session is between two pauses.
@@ -192,6 +195,30 @@ impl HandOver {
         self.shared.kept().into_iter().for_each(Keeping::leave);
         self.detached();
         self.decide(Decision::Leave);
+    }
+
+    /// Leaves the mount to the keeper of `survival` until the next process comes. To be called after [`HandOver::drain`]. What is open for
+    /// writing is lost to its handles then, as after a crash.
+    ///
+    /// # Errors
+    /// Why it is not kept; then [`HandOver::resume`] follows.
+    pub fn entrust(&self, survival: &Survival) -> io::Result<()> {
+        let (shared, keeper) = (&self.shared, &survival.keeper);
+        let state = capture_to_leave(&shared.files, &shared.virtual_files, &self.agreed).map_err(io::Error::other)?;
+        let memory = Journal::leave(&state, &survival.identity)?;
+        // Nothing is under way, so nothing ends with the descriptors that requests were read from.
+        let what = Kept { memory, connection: self.pauser.connection()?, clones: Vec::new() };
+        if let Err(error) = keeper.keep(&what) {
+            // Of a mount that is kept over a crash, too, what was kept before is given again.
+            if shared.kept().is_none() {
+                keeper.forget();
+            }
+            return Err(error);
+        }
+        shared.kept().into_iter().for_each(Keeping::entrusted);
+        self.detached();
+        self.decide(Decision::Entrust);
+        Ok(())
     }
 
     fn decide(&self, decision: Decision) {

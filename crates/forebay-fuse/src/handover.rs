@@ -11,8 +11,8 @@ use std::time::Instant;
 use forebay_fuse_io::Backings;
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_handover::{
-    Agreed, DirectoryHandle as HandedDirectory, FileHandle as HandedFile, Handles, Identity, Named, Reads, Refusal,
-    State, Suspect,
+    Agreed, DirectoryHandle as HandedDirectory, FileHandle as HandedFile, Handles, HeldInode, Identity, Named, Reads,
+    Refusal, State, Suspect, replay,
 };
 use tokio::sync::Mutex;
 
@@ -63,6 +63,37 @@ pub(crate) fn being_written(files: &FileSystem) -> Vec<String> {
 /// # Errors
 /// When something is under way, or open for writing, after all.
 pub(crate) fn capture(files: &FileSystem, virtual_files: &VirtualFiles, agreed: &Negotiated) -> Result<State, Refusal> {
+    captured(files, virtual_files, agreed, Inode::handed)
+}
+
+/// The same for whoever goes on when this process has ended: what is open for writing is lost then, as after a crash.
+///
+/// # Errors
+/// When something is under way.
+pub(crate) fn capture_to_leave(
+    files: &FileSystem,
+    virtual_files: &VirtualFiles,
+    agreed: &Negotiated,
+) -> Result<State, Refusal> {
+    if let Ok(state) = capture(files, virtual_files, agreed) {
+        return Ok(state);
+    }
+    let told = |inode: &Inode| {
+        let mut told = None;
+        inode.noted(|held| told = Some(held));
+        told
+    };
+    let state = captured(files, virtual_files, agreed, told)?;
+    // As after a crash: handles are counted anew, and those of writers among them.
+    replay(state, &[]).map_err(|nonsense| Refusal::Other(nonsense.to_string()))
+}
+
+fn captured(
+    files: &FileSystem,
+    virtual_files: &VirtualFiles,
+    agreed: &Negotiated,
+    told: impl Fn(&Inode) -> Option<HeldInode>,
+) -> Result<State, Refusal> {
     let mut places = Places::default();
     for inode in files.inodes.held() {
         places.of(&inode);
@@ -72,7 +103,7 @@ pub(crate) fn capture(files: &FileSystem, virtual_files: &VirtualFiles, agreed: 
     let suspects = files.inodes.suspects().into_iter().map(|(path, ino)| Suspect { path, ino }).collect();
     let open = files.files.handed(|file| file.handed(places.of(&file.inode)));
     let directories = handed_directories(files, &mut places)?;
-    let inodes: Option<Vec<_>> = places.inodes.iter().map(|inode| inode.handed()).collect();
+    let inodes: Option<Vec<_>> = places.inodes.iter().map(|inode| told(inode)).collect();
     Ok(State {
         agreed: agreed_on(agreed),
         inodes: inodes.ok_or_else(|| Refusal::Writers(being_written(files)))?,

@@ -52,6 +52,11 @@ impl Keeping {
         }
     }
 
+    /// It is kept for the next process, and this one has nothing more to say of it.
+    pub(crate) fn entrusted(&self) {
+        drop(self.what.lock().take());
+    }
+
     /// It has ended, unless another process serves it.
     pub(crate) fn forget(&self) {
         // What is held here goes first: the kernel ends the mount with the last descriptor.
@@ -113,15 +118,16 @@ mod tests {
         let what = || Kept { memory: descriptor(), connection: descriptor(), clones: Vec::new() };
         let keeper = Arc::new(Noting::default());
         let begin = || Keeping::begin(Arc::clone(&keeper) as Arc<dyn Keeps>, Journal::default(), what()).unwrap();
-        let (left, forgotten) = (begin(), begin());
+        let (left, forgotten, entrusted) = (begin(), begin(), begin());
         left.again();
         left.leave();
         forgotten.forget();
-        for keeping in [left, forgotten] {
+        entrusted.entrusted();
+        for keeping in [left, forgotten, entrusted] {
             keeping.again();
             keeping.forget();
             keeping.leave();
         }
-        assert_eq!(*keeper.0.lock(), ["keep", "keep", "keep", "leave", "forget"]);
+        assert_eq!(*keeper.0.lock(), ["keep", "keep", "keep", "keep", "leave", "forget"]);
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay_client::Client;
 use forebay_fuse_io::{Adopted, Backings, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
-use forebay_handover::{Kept, State};
+use forebay_handover::{Kept, State, was_left};
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
 use tokio::runtime::Handle;
@@ -37,7 +37,7 @@ use crate::options::MountOptions;
 use crate::serving::MountShared;
 use crate::stale::{StaleNames, StaleQueue, stale_names};
 use crate::stats::MountStats;
-use crate::surviving::keep;
+use crate::surviving::{RESENDS, keep};
 use crate::virtual_files::VirtualFiles;
 
 /// `statfs` waits for a worker for a quarter of a second at most, so this is only about our own threads having started.
@@ -369,23 +369,27 @@ impl Successor {
         Ok(mount)
     }
 
-    /// Serves it from now on, after the process has died that did, of which `kept` is left, and what it had taken and not answered. On an
-    /// error, nothing was served.
+    /// Serves it from now on, after the process has ended that did, of which `kept` is left, and what it had taken and not answered.
+    /// `begins` is called when nothing can fail any more, and before the first request is taken. On an error, nothing was served.
     ///
     /// # Errors
     /// [`MountError`].
-    pub fn recover(self, state: State, kept: Kept) -> Result<Mount, MountError> {
+    pub fn recover(self, state: State, kept: Kept, begins: impl FnOnce()) -> Result<Mount, MountError> {
         let survival = self.options.survival.clone();
+        let how = if was_left(&kept.memory) { "left it" } else { "died" };
         let Kept { connection, clones, .. } = kept;
         let (mut session, going_on) = self.resume(state, connection)?;
-        session.notifier().resend().map_err(MountError::io("have the kernel hand requests out again"))?;
+        // On an older kernel no mount outlives a crash: the process before has answered all that it had taken.
+        if session.agreed().kernel >= RESENDS {
+            session.notifier().resend().map_err(MountError::io("have the kernel hand requests out again"))?;
+        }
         if let Some(survival) = &survival {
             keep(&mut session, &going_on.shared, survival).map_err(MountError::NotKept)?;
         }
         // What was read from them is handed out to this process now.
         drop(clones);
-        let mount = going_on.serve(session, || ())?;
-        info!(mountpoint = %mount.mountpoint.display(), "taken over from a process that died");
+        let mount = going_on.serve(session, begins)?;
+        info!(mountpoint = %mount.mountpoint.display(), "taken over from a process that {how}");
         Ok(mount)
     }
 
@@ -474,6 +478,10 @@ fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Decisions) -> &
             Some(Decision::Leave) => {
                 session.leave();
                 return "another process serves the mount";
+            }
+            Some(Decision::Entrust) => {
+                session.leave();
+                return "the mount is kept for the next process";
             }
             // Whoever had it paused has dropped it, and taken it away.
             None => return "the mount has ended",

@@ -20,6 +20,8 @@ use crate::error::MountError;
 
 /// The file system type of our mounts.
 pub const FS_TYPE: &str = "fuse.forebay";
+/// The kernel's table. The thread's own: it may be in another mount namespace than the process's first thread.
+const TABLE: &str = "/proc/thread-self/mountinfo";
 /// Symbolic links that are followed on the way to a mountpoint: as many as the kernel follows.
 const MAX_LINKS: usize = 40;
 /// A server that takes longer for a `statfs` is there, but in no state to be talked to.
@@ -103,6 +105,31 @@ pub fn repair(mountpoint: &Path) -> Result<bool, MountError> {
     }
 }
 
+/// Unmounts what killed servers left below `directory`. How many mounts of ours are there still.
+///
+/// # Errors
+/// When the kernel's table cannot be read, or one cannot be unmounted.
+pub fn repair_below(directory: &Path) -> Result<usize, MountError> {
+    // As the kernel names it.
+    let directory = directory.canonicalize();
+    let directory = &directory.map_err(MountError::io("resolve the directory of the mounts".to_owned()))?;
+    for mountpoint in ours_below(directory)? {
+        match repair(&mountpoint) {
+            // Somebody else may have unmounted it meanwhile.
+            Ok(_) | Err(MountError::AlreadyMounted { .. } | MountError::NotMounted(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(ours_below(directory)?.len())
+}
+
+/// Where mounts of ours are below `directory`.
+fn ours_below(directory: &Path) -> Result<Vec<PathBuf>, MountError> {
+    let table = std::fs::read(TABLE).map_err(MountError::io(format!("read {TABLE}")))?;
+    let ours = parse(&table).filter(|entry| entry.fs_type == FS_TYPE && entry.mountpoint.starts_with(directory));
+    Ok(ours.map(|entry| entry.mountpoint).collect())
+}
+
 /// Unmounts our mount at `mountpoint`, dead or alive. `lazy`: also while files are open; they stay readable for as
 /// long as the server runs.
 ///
@@ -165,8 +192,6 @@ pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
 
 /// The topmost mount at `mountpoint`, which must be resolved.
 pub(crate) fn entry_at(mountpoint: &Path) -> Result<Option<MountEntry>, MountError> {
-    // The thread's own: it may be in another mount namespace than the process's first thread.
-    const TABLE: &str = "/proc/thread-self/mountinfo";
     let table = std::fs::read(TABLE).map_err(MountError::io(format!("read {TABLE}")))?;
     Ok(parse(&table).rfind(|entry| entry.mountpoint == mountpoint))
 }

@@ -13,7 +13,7 @@ use crate::keeping::{Keeping, Survival};
 use crate::serving::MountShared;
 
 /// The protocol of Linux 6.9, which hands out again what a process had taken that is gone.
-const RESENDS: (u32, u32) = (7, 40);
+pub(crate) const RESENDS: (u32, u32) = (7, 40);
 
 /// From now on the mount that `session` is to serve outlives a crash of this process. Nothing is under way, and nothing changes.
 ///

@@ -38,6 +38,8 @@ const LAYOUT: u32 = 1;
 const HEAD: usize = 40;
 /// Where the identity is.
 const IDENTITY_AT: u64 = 4096;
+/// What follows the identity where the process that wrote it has ended in good order. Who does not know of it reads over it.
+const IN_GOOD_ORDER: u8 = 1;
 /// Bytes of an identity, at most: paths and options.
 const MAX_IDENTITY: u64 = 64 << 10;
 /// From one area to the next. Larger than a state and its journal ever are; what is not written takes no memory.
@@ -91,9 +93,18 @@ impl Journal {
         self.begin_with(state, identity, REWRITTEN_AT)
     }
 
+    /// Memory with `state` alone, of the mount that `identity` says: this process ends in good order, and leaves the mount to the next
+    /// one.
+    ///
+    /// # Errors
+    /// As of [`Journal::begin`].
+    pub fn leave(state: &State, identity: &Identity) -> io::Result<OwnedFd> {
+        Memory::new(state, identity, REWRITTEN_AT, &[IN_GOOD_ORDER]).map(|memory| memory.file.into())
+    }
+
     /// The same with a journal that is made a state when it is so long.
     pub(crate) fn begin_with(&self, state: &State, identity: &Identity, rewritten_at: u64) -> io::Result<OwnedFd> {
-        let memory = Memory::new(state, identity, rewritten_at)?;
+        let memory = Memory::new(state, identity, rewritten_at, &[])?;
         let descriptor = memory.file.as_fd().try_clone_to_owned()?;
         let begun = self.0.set(Arc::new(memory));
         begun.map_err(|_| io::Error::other("the journal was begun before"))?;
@@ -208,9 +219,11 @@ impl Place {
 }
 
 impl Memory {
-    fn new(state: &State, identity: &Identity, rewritten_at: u64) -> io::Result<Self> {
+    /// `more` goes behind the identity.
+    fn new(state: &State, identity: &Identity, rewritten_at: u64, more: &[u8]) -> io::Result<Self> {
         let state = encode(state).map_err(io::Error::other)?;
-        let identity = postcard::to_stdvec(identity).map_err(io::Error::other)?;
+        let mut identity = postcard::to_stdvec(identity).map_err(io::Error::other)?;
+        identity.extend_from_slice(more);
         let too_long = || io::Error::other("the options of the mount are too long to be kept");
         let fits = u64::try_from(identity.len()).is_ok_and(|length| length <= MAX_IDENTITY);
         let identity_length = u32::try_from(identity.len()).ok().filter(|_| fits).ok_or_else(too_long)?;
@@ -336,6 +349,26 @@ impl Memory {
 /// [`Unreadable`]; no bytes make it panic.
 pub fn read_kept(memory: impl AsFd) -> Result<(Identity, State), Unreadable> {
     let file = File::from(memory.as_fd().try_clone_to_owned()?);
+    let (head, identity, _) = beginning(&file)?;
+    let state = decode(&read(&file, head.area, head.state_length)?)?;
+    let start = head.area.checked_add(head.state_length).ok_or(Unreadable::Damaged)?;
+    let journal = read(&file, start, journal_length(&file, start)?)?;
+    Ok((identity, recover(state, &journal)?))
+}
+
+/// Whether the process that wrote `memory` has ended in good order, by [`Journal::leave`].
+#[must_use]
+pub fn was_left(memory: impl AsFd) -> bool {
+    let looked = || -> Result<bool, Unreadable> {
+        let file = File::from(memory.as_fd().try_clone_to_owned()?);
+        let (_, _, is_left) = beginning(&file)?;
+        Ok(is_left)
+    };
+    looked().unwrap_or(false)
+}
+
+/// What the memory begins with, and whether it was left in good order.
+fn beginning(file: &File) -> Result<(Head, Identity, bool), Unreadable> {
     let mut head = [0; HEAD];
     file.read_exact_at(&mut head, 0).map_err(|_| Unreadable::NoMemory)?;
     let head = Head::decode(&head)?;
@@ -346,15 +379,13 @@ pub fn read_kept(memory: impl AsFd) -> Result<(Identity, State), Unreadable> {
     if length > MAX_IDENTITY {
         return Err(Unreadable::Damaged);
     }
-    let identity = read(&file, IDENTITY_AT, length)?;
+    let identity = read(file, IDENTITY_AT, length)?;
     if crc32c(&identity) != head.identity_checksum {
         return Err(Unreadable::Damaged);
     }
-    let (identity, _) = postcard::take_from_bytes(&identity).map_err(|_| Unreadable::Damaged)?;
-    let state = decode(&read(&file, head.area, head.state_length)?)?;
-    let start = head.area.checked_add(head.state_length).ok_or(Unreadable::Damaged)?;
-    let journal = read(&file, start, journal_length(&file, start)?)?;
-    Ok((identity, recover(state, &journal)?))
+    let (identity, more) = postcard::take_from_bytes(&identity).map_err(|_| Unreadable::Damaged)?;
+    let is_left = more.first() == Some(&IN_GOOD_ORDER);
+    Ok((head, identity, is_left))
 }
 
 /// To the first hole: that is the end of the page in which the last record is.

@@ -127,7 +127,7 @@ impl NodeBuilder {
     }
 
     /// With `fuse.survive_crash`, has a process of `forebay keeper` keep the mount over a crash of this process, unless the service manager
-    /// does; and takes over what such a process has, in any case.
+    /// does; and takes over what such a process has, in any case. Without this, [`Node::stop`] unmounts.
     #[must_use]
     pub fn keeper(mut self, program: KeeperProgram) -> Self {
         self.keeper = Some(program);

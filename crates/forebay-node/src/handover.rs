@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Handover {
     stop: CancellationToken,
     left: CancellationToken,
+    /// Cancelled when nobody is talked to any more.
+    over: CancellationToken,
     successor: Arc<OnceLock<u32>>,
     /// Whether the mount is being given away: this process has stopped serving it.
     giving: watch::Receiver<bool>,
@@ -53,8 +55,13 @@ impl Handover {
         let successor = Arc::<OnceLock<u32>>::default();
         let (stopped, gone, next) = (stop.clone(), left.clone(), Arc::clone(&successor));
         let answerer = Answerer { identity, mount, stop: stopped, left: gone, successor: next, giving: tell_giving };
-        let serving = tokio::spawn(answerer.serve(listener, have_all_ended));
-        Ok(Self { stop, left, successor, giving, all_ended, serving })
+        let over = CancellationToken::new();
+        let ends = over.clone().drop_guard();
+        let serving = tokio::spawn(async move {
+            answerer.serve(listener, have_all_ended).await;
+            drop(ends);
+        });
+        Ok(Self { stop, left, over, successor, giving, all_ended, serving })
     }
 
     /// The process that serves the mount instead.
@@ -74,6 +81,18 @@ impl Handover {
             // An error means that nobody gives it away any more.
             _ = giving.wait_for(|is_giving| !is_giving) => true,
             () = self.left.cancelled() => true,
+            () = at_once.cancelled() => false,
+            () = tokio::time::sleep(SETTLES_WITHIN) => false,
+        }
+    }
+
+    /// Waits, after [`Handover::settle`], until no process is talked to that has asked for the mount: it would have this one stop and
+    /// go on once more. False: another process has the mount; it takes too long; or `at_once` was cancelled.
+    pub(crate) async fn is_over(&self, at_once: &CancellationToken) -> bool {
+        tokio::select! {
+            biased;
+            () = self.left.cancelled() => false,
+            () = self.over.cancelled() => true,
             () = at_once.cancelled() => false,
             () = tokio::time::sleep(SETTLES_WITHIN) => false,
         }

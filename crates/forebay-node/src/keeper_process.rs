@@ -1,5 +1,6 @@
 //! Starts a process of `forebay keeper`, and waits until it listens.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use rustix::process::{Pid, PidfdFlags};
 use tracing::{info, warn};
 
 use crate::error::{Exit, Fault};
@@ -16,12 +18,12 @@ use crate::handover::{connect, is_nobody};
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
-/// A connection to a new keeper at `socket`, which ends with our container, if we are in one. It has the next processes started by
-/// whoever listens at `launcher`, or starts them itself.
+/// A connection to a new keeper at `socket`, which ends with our container, if we are in one, and its process. It has the next processes
+/// started by whoever listens at `launcher`, or starts them itself.
 ///
 /// # Errors
 /// When it cannot be started, ends at once, or does not listen within [`LISTENS_WITHIN`]: it is killed then.
-pub(crate) fn start(program: &Path, socket: &Path, launcher: Option<&Path>) -> anyhow::Result<UnixStream> {
+pub(crate) fn start(program: &Path, socket: &Path, launcher: Option<&Path>) -> anyhow::Result<(UnixStream, OwnedFd)> {
     let mut command = Command::new(program);
     command.arg("keeper").arg("--socket").arg(socket);
     if let Some(launcher) = launcher {
@@ -29,8 +31,10 @@ pub(crate) fn start(program: &Path, socket: &Path, launcher: Option<&Path>) -> a
     }
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut keeper = command.spawn().with_context(|| format!("cannot start {} keeper", program.display()))?;
+    // Before anybody waits for it: until then its number is no other process's.
+    let process = rustix::process::pidfd_open(Pid::from_child(&keeper), PidfdFlags::empty());
     let connected = listening(&mut keeper, socket);
-    if connected.is_err() {
+    if connected.is_err() || process.is_err() {
         let _ = keeper.kill();
     }
     let pid = keeper.id();
@@ -41,7 +45,7 @@ pub(crate) fn start(program: &Path, socket: &Path, launcher: Option<&Path>) -> a
     });
     waiting.context("cannot start a thread")?;
     info!(pid, socket = %socket.display(), listens = connected.is_ok(), "a keeper was started");
-    connected
+    Ok((connected?, process.context("cannot get hold of the keeper's process")?))
 }
 
 /// A connection to a keeper that was just started.

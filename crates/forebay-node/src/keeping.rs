@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay_fuse::mount_table;
-use forebay_handover::{Identity, KeeperLink, KeeperProcess, Keeps, Kept, Restart, State, Taken, read_kept};
+use forebay_handover::{Identity, KeeperLink, KeeperProcess, Keeps, Kept, Restart, State, Taken, read_kept, was_left};
 use forebay_private::PrivateListener;
 use tracing::{error, warn};
 
@@ -152,6 +152,17 @@ fn usable(mountpoint: &Path, keeper: Arc<dyn Keeps>, kept: Kept, identity: &Iden
     let differences = was.differences(identity);
     if !differences.is_empty() {
         let differences: Vec<String> = differences.iter().map(ToString::to_string).collect();
+        if was_left(&kept.memory) {
+            // Who restarts a service has what it is configured with by now.
+            let differences = differences.join("; ");
+            warn!(
+                differences,
+                "options have changed that a mount keeps: it is mounted anew, and what is open in it fails"
+            );
+            drop(kept);
+            keeper.forget();
+            return Ok(None);
+        }
         let what = format!(
             "the process that served {} was killed, and its mount is kept with other options: {}",
             mountpoint.display(),
@@ -173,14 +184,34 @@ pub(crate) async fn start(mountpoint: &Path, program: KeeperProgram) -> anyhow::
 }
 
 fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn Keeps>> {
-    if let Some((store, _)) = FdStore::of_environment() {
-        return Ok(Arc::new(store));
+    if let Some(keeper) = lasting(mountpoint, &program)? {
+        return Ok(keeper);
     }
     let socket = state::keeper_socket(mountpoint)?;
     let KeeperProgram { program, restart } = program;
-    let is_hosted = keepers::ask(&socket.with_file_name(keepers::HOST), &socket)?;
-    let connected = if is_hosted { connect(&socket)? } else { keeper_process::start(&program, &socket, None)? };
+    let (connected, _) = keeper_process::start(&program, &socket, None)?;
     Ok(Arc::new(KeeperLink::new(connected, restart)?))
+}
+
+/// A keeper of the mount at `mountpoint` that ends with nothing of this process: the service manager, or one of a host.
+///
+/// # Errors
+/// When there is a host, and it starts none.
+pub(crate) fn lasting(mountpoint: &Path, program: &KeeperProgram) -> anyhow::Result<Option<Arc<dyn Keeps>>> {
+    if let Some((store, _)) = FdStore::of_environment() {
+        return Ok(Some(Arc::new(store)));
+    }
+    let socket = state::keeper_socket(mountpoint)?;
+    if !keepers::ask(&socket.with_file_name(keepers::HOST), &socket)? {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(KeeperLink::new(connect(&socket)?, program.restart.clone())?)))
+}
+
+/// Whether `keeper` ends with this process: it is of the same container, whose first process this is.
+pub(crate) fn ends_with_us(keeper: &dyn Keeps) -> bool {
+    // One of another container has no number here.
+    std::process::id() == 1 && keeper.process().is_some()
 }
 
 /// Keeps a mount for the processes that connect to `socket`, until it has ended: what `forebay keeper` is. The next process is started

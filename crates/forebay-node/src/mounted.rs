@@ -10,7 +10,7 @@ use forebay_client::Client;
 use forebay_cluster::records::mounts::MOUNTS;
 use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
 use forebay_fuse::{HandOver, Mount, MountError, MountOptions, ReportSource, Successor, Survival, Unmounted};
-use forebay_handover::{Held, Identity};
+use forebay_handover::{Held, Identity, Keeps};
 use forebay_state::StateStore;
 use forebay_state::membership::Members;
 use forebay_types::FsPath;
@@ -331,13 +331,19 @@ pub(crate) async fn succeed(successor: Successor, held: Held) -> anyhow::Result<
     Ok(mount)
 }
 
-/// Serves what is left of the mount of a process that has died.
+/// Serves what is left of the mount of a process that has ended. `released`: who kept it, and is to keep it no more.
 ///
 /// # Errors
 /// When it cannot be served: it is kept, for another try.
-pub(crate) async fn recover(successor: Successor, left: Left) -> anyhow::Result<Mount> {
+pub(crate) async fn recover(
+    successor: Successor,
+    left: Left,
+    released: Option<Arc<dyn Keeps>>,
+) -> anyhow::Result<Mount> {
     let serving = move || {
-        let mount = successor.recover(left.state, left.kept)?;
+        // Before the first answer: from then on the state that is kept is older than what the kernel knows.
+        let begins = move || released.into_iter().for_each(|keeper| keeper.forget());
+        let mount = successor.recover(left.state, left.kept, begins)?;
         mount.answers()?;
         Ok::<_, MountError>(mount)
     };

@@ -78,12 +78,12 @@ impl Place {
         Self::taken_over(mountpoint, "from the process that served it")
     }
 
-    /// The same after that process was killed, and the mount was kept.
+    /// The same after that process has ended, and the mount was kept.
     ///
     /// # Errors
     /// When another process has claimed it meanwhile.
     pub(crate) fn recover(mountpoint: PathBuf) -> anyhow::Result<Self> {
-        Self::taken_over(mountpoint, "after the process that served it was killed")
+        Self::taken_over(mountpoint, "after the process that served it had ended")
     }
 
     fn taken_over(mountpoint: PathBuf, how: &str) -> anyhow::Result<Self> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_client::Client;
+use forebay_handover::Keeps;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::AuditLog;
@@ -17,6 +18,7 @@ use crate::mounted::{MountSummary, Mounted};
 use crate::mountpoint::Place;
 use crate::s3::S3;
 use crate::security::Security;
+use crate::stopping::Stopping;
 use crate::web::Web;
 use crate::worker_node::WorkerNode;
 
@@ -115,6 +117,15 @@ impl Node {
     pub async fn shutdown(self) -> Result<(), UserError> {
         self.parts.close(&self.at_once).await.map_err(|error| UserError::from(&error))
     }
+
+    /// As [`Node::shutdown`], when a service manager asks for the end: where `fuse.on_stop` says so, the mount is left to whoever has it
+    /// until the next process comes, and what programs have open goes on then. [`Node::at_once`] unmounts instead, until it is left.
+    ///
+    /// # Errors
+    /// As of [`Node::shutdown`].
+    pub async fn stop(self) -> Result<(), UserError> {
+        self.parts.stop(&self.at_once).await.map_err(|error| UserError::from(&error))
+    }
 }
 
 /// What a node is made of, in the order in which it ends.
@@ -136,14 +147,44 @@ pub(crate) struct Parts {
     pub(crate) place: Option<Place>,
     /// Gives the mount to the next process, which waits until this one has ended.
     pub(crate) handover: Option<Handover>,
+    /// Leaves the mount to a keeper.
+    pub(crate) stopping: Option<Stopping>,
 }
 
 impl Parts {
-    pub(crate) async fn close(self, at_once: &CancellationToken) -> anyhow::Result<()> {
-        let is_ours = match &self.handover {
+    /// Leaves the mount, if it is to be left, and ends the rest; or unmounts, as [`Parts::close`].
+    pub(crate) async fn stop(self, at_once: &CancellationToken) -> anyhow::Result<()> {
+        let is_ours = self.is_ours(at_once).await;
+        let keeper = if is_ours { self.leave(at_once).await } else { None };
+        let closed = self.end(is_ours, at_once).await;
+        // Only now is this process dead to its keeper, who may start the next one: that needs what this one had.
+        drop(keeper);
+        closed
+    }
+
+    /// Who has the mount from now on.
+    async fn leave(&self, at_once: &CancellationToken) -> Option<Arc<dyn Keeps>> {
+        let stopping = self.stopping.as_ref()?;
+        match &self.handover {
+            Some(handover) if !handover.is_over(at_once).await => None,
+            _ => stopping.leave(at_once).await,
+        }
+    }
+
+    /// Whether it is for this process to say what becomes of the mount: from now on it is given to nobody.
+    async fn is_ours(&self, at_once: &CancellationToken) -> bool {
+        match &self.handover {
             Some(handover) => handover.settle(at_once).await,
             None => true,
-        };
+        }
+    }
+
+    pub(crate) async fn close(self, at_once: &CancellationToken) -> anyhow::Result<()> {
+        let is_ours = self.is_ours(at_once).await;
+        self.end(is_ours, at_once).await
+    }
+
+    async fn end(self, is_ours: bool, at_once: &CancellationToken) -> anyhow::Result<()> {
         let unmounted = match self.mounted {
             Some(mounted) if is_ours => mounted.close(at_once).await,
             Some(mounted) => mounted.abandon().await,

@@ -36,6 +36,7 @@ use crate::private_coordinator::Private;
 use crate::s3::{Given, S3};
 use crate::security::Security;
 use crate::state::{self, Role};
+use crate::stopping::Stopping;
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
 
@@ -88,7 +89,7 @@ enum Before {
     Running(Running),
     /// This process has all that one had, and nobody serves the mount.
     Released(Box<Held>),
-    /// It has died, and this process has what was kept.
+    /// It has died, or has left the mount, and this process has what was kept.
     Died(Box<Left>),
 }
 
@@ -254,7 +255,11 @@ impl Starting<'_> {
     /// How the mount outlives a crash of this process, if it is to. The mountpoint is this process's, or soon will be.
     async fn survival(&mut self, mountpoint: &Path) -> anyhow::Result<Option<Survival>> {
         let plan = self.plan;
-        if plan.loaded.config.fuse_survive_crash && self.keeper.is_none() {
+        let is_wanted = plan.loaded.config.fuse_survive_crash;
+        if !is_wanted && matches!(self.before, Before::Died(_)) {
+            return Ok(None);
+        }
+        if is_wanted && self.keeper.is_none() {
             let unnamed =
                 || Fault::without_remedy(Exit::Usage, "no program is named to keep the mount: `NodeBuilder::keeper`");
             let program = plan.keeper.clone().ok_or_else(unnamed)?;
@@ -431,6 +436,14 @@ impl Starting<'_> {
             Ok(handover) => self.parts.handover = Some(handover),
             Err(error) => warn!(%error, "`--replace` will not find this mount"),
         }
+        self.parts.stopping = plan.keeper.clone().map(|program| Stopping {
+            on_stop: plan.loaded.config.fuse_on_stop,
+            program,
+            identity: mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded),
+            keeper: self.keeper.clone(),
+            hand_over: mounted.hand_over(),
+            mountpoint,
+        });
         self.parts.mounted = Some(mounted);
         Ok(())
     }
@@ -440,6 +453,8 @@ impl Starting<'_> {
         let (plan, cancelled) = (self.plan, self.cancelled);
         let loaded = &plan.loaded;
         let survival = self.survival(mountpoint).await?;
+        // It is kept no more.
+        let released = if survival.is_none() { self.keeper.take() } else { None };
         match std::mem::take(&mut self.before) {
             // What is mounted is published, and then ended in order.
             Before::Nobody => {
@@ -447,7 +462,7 @@ impl Starting<'_> {
             }
             Before::Died(left) => {
                 let successor = mounted::prepare(mountpoint, offer, loaded, survival);
-                mounted::recover(Self::unless_cancelled(cancelled, successor).await?, *left).await
+                mounted::recover(Self::unless_cancelled(cancelled, successor).await?, *left, released).await
             }
             Before::Released(held) => {
                 let successor = mounted::prepare(mountpoint, offer, loaded, survival);

@@ -161,21 +161,31 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
     }
     let end = async {
         tokio::select! {
-            () = node.ended() => match node.successor() {
-                Some(process) => info!(process, "another process serves the mount"),
-                None => info!("unmounted from outside"),
-            },
-            signal = signals.next() => info!(signal, "unmounting"),
+            () = node.ended() => {
+                match node.successor() {
+                    Some(process) => info!(process, "another process serves the mount"),
+                    None => info!("unmounted from outside"),
+                }
+                None
+            }
+            signal = signals.next() => {
+                info!(signal, "unmounting, unless the mount is left to the next process");
+                Some(signal)
+            }
         }
     };
     // It answers already.
-    service.follow(std::future::ready(()), end).await;
+    let signal = service.follow(std::future::ready(()), end).await;
     match node.successor() {
         Some(process) => tokio::task::block_in_place(|| service.goes_on(process)),
         None => service.ends(),
     }
     let at_once = node.at_once();
-    let mut ending = std::pin::pin!(node.shutdown());
+    let ending = async move {
+        // Whoever sits at a terminal wants it gone.
+        if signal == Some(signals::TERM) { node.stop().await } else { node.shutdown().await }
+    };
+    let mut ending = std::pin::pin!(ending);
     loop {
         tokio::select! {
             ended = &mut ending => return Ok(ended?),

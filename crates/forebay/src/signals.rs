@@ -9,6 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::Fault;
 
+/// The name of the signal by which service managers end a process.
+pub(crate) const TERM: &str = "SIGTERM";
+
 /// SIGTERM, SIGINT and SIGHUP. From its making on they end nothing by themselves.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -34,7 +37,7 @@ impl Signals {
     /// Waits for the next one. Its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
+            _ = self.term.recv() => TERM,
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.hangup.recv() => "SIGHUP",
         }

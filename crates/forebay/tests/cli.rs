@@ -84,7 +84,8 @@ keepers, and those over which `--replace` takes mounts over: their user and root
 `/var/log/forebay` or `~/.local/state/forebay`, unless `log.file` names another file. Data that was written and is not uploaded yet is in `/var/lib/forebay/staging` or
 `~/.local/state/forebay/staging`, unless `write.staging_dir` names another directory. It outlives the process;
 `forebay fs staged` lists, uploads or drops it. SIGTERM, SIGINT and SIGHUP unmount and end the process: readers that
-have files open may finish for 10 seconds, and a second signal ends that wait.
+have files open may finish for 10 seconds, and a second signal ends that wait. After SIGTERM, the mount may be left to the
+next process instead, as `fuse.on_stop` says.
 "
     .to_owned();
     for command in commands() {

@@ -10,7 +10,7 @@ use super::journals::{directory, file, inode};
 use super::states::{empty, full};
 use crate::identity::tests::identity;
 use crate::journal::Record;
-use crate::memory::{Journal, Unreadable, read_kept};
+use crate::memory::{Journal, Unreadable, read_kept, was_left};
 use crate::sealed::sealed;
 use crate::state::Open;
 
@@ -28,6 +28,18 @@ fn what_was_written_last_is_what_another_process_finds() {
         assert_eq!((held.lookups, held.open, found.files.open.len()), (2, Open::Served(1), state.files.open.len() + 1));
         assert!(journal.begin(&state, &identity()).is_err(), "there is one");
     }
+}
+
+#[test]
+fn what_was_left_in_good_order_is_found_as_what_a_dead_process_had_and_told_apart() {
+    for state in [empty(), full()] {
+        let left = Journal::leave(&state, &identity()).unwrap();
+        assert_eq!(read_kept(&left).unwrap(), (identity(), state.clone()));
+        assert!(was_left(&left));
+        let of_dead = Journal::default().begin(&state, &identity()).unwrap();
+        assert!(!was_left(&of_dead));
+    }
+    assert!(!was_left(tempfile::tempfile().unwrap()));
 }
 
 #[test]

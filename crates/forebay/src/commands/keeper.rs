@@ -4,6 +4,7 @@
 //! process of the mount again where that was in the background; and it ends with the mount. With `--host` it starts keepers for others.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_config::Config;
@@ -12,6 +13,10 @@ use tracing::{debug, warn};
 
 use crate::signals::Signals;
 use crate::{logging, runtime};
+
+/// How long mounts may come to be served by nobody when a host ends: longer than a process takes to leave one. Shorter than what
+/// Kubernetes gives a pod.
+const UNMOUNTED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Keep a mount while the process that serves it is started again
 ///
@@ -37,6 +42,9 @@ pub(crate) struct Args {
     /// Where a process listens that starts those of mounts, as `forebay csi` does [default: keepers start them]
     #[arg(long, value_name = "PATH")]
     launcher: Option<PathBuf>,
+    /// With --host: a directory below which, at the end, what nobody serves is unmounted
+    #[arg(long, value_name = "DIRECTORY", requires = "host")]
+    unmount: Option<PathBuf>,
 }
 
 /// Runs it.
@@ -50,7 +58,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     on_its_own();
     match (socket, host) {
         (Some(socket), _) => runtime::on_one_thread(keeping::keep(&socket, launcher)),
-        (None, Some(host)) => runtime::on_one_thread(start_for_others(&host, launcher.as_deref())),
+        (None, Some(host)) => {
+            let unmount = args.unmount.as_deref().map(absolute).transpose()?;
+            runtime::on_one_thread(start_for_others(&host, launcher.as_deref(), unmount))
+        }
         // The group of both is required.
         (None, None) => Ok(()),
     }
@@ -60,15 +71,19 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))
 }
 
-async fn start_for_others(host: &Path, launcher: Option<&Path>) -> anyhow::Result<()> {
+async fn start_for_others(host: &Path, launcher: Option<&Path>, unmount: Option<PathBuf>) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
-    tokio::select! {
-        ended = keepers::host(host, launcher) => ended,
-        signal = signals.next() => {
-            warn!(signal, "ending: in a container keepers end, too, and their mounts are kept no more");
-            Ok(())
-        }
-    }
+    let end = async {
+        let signal = signals.next().await;
+        warn!(signal, "ending: in a container keepers end, too, and their mounts are kept no more");
+    };
+    let keepers = keepers::host(host, launcher, end).await?;
+    let Some(directory) = unmount else { return Ok(()) };
+    let unmounting = move || {
+        keepers.end();
+        keepers::unmount_unserved(&directory, UNMOUNTED_WITHIN)
+    };
+    tokio::task::spawn_blocking(unmounting).await.context("unmounting panicked")?
 }
 
 /// What happens to a terminal does not reach it, nor does it keep a directory in use; and there is no reason to end it for its memory.

@@ -42,6 +42,9 @@
 {{- if and $values.worker.drainOnStop (not $values.coordinator.enabled) }}
 {{- fail "worker.drainOnStop asks a coordinator: set coordinator.enabled=true" }}
 {{- end }}
+{{- if and $values.mount.enabled (eq $values.mount.updateStrategy "RollingUpdate") (not $values.mount.keeper.enabled) }}
+{{- fail "mount.updateStrategy=RollingUpdate ends what is open in the mount of a node without a keeper: set mount.keeper.enabled=true, or OnDelete" }}
+{{- end }}
 {{- if and $values.csi.enabled (eq $values.csi.updateStrategy "RollingUpdate") (not $values.csi.keeper.enabled) }}
 {{- fail "csi.updateStrategy=RollingUpdate ends all volumes of a node without keepers: set csi.keeper.enabled=true" }}
 {{- end }}

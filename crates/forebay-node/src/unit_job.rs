@@ -1,0 +1,151 @@
+//! What systemd is about to do with the unit of this process: a process that is told to end hears only that.
+//!
+//! `systemctl restart` is one job of the unit, which is a `restart` while the process ends, and then a `start`. A stop, also that of a
+//! system that goes down, is a `stop`. A signal that somebody sends by hand has none. Asked is `systemctl`, as a child with a deadline.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+/// It is there where systemd is process 1: see sd_booted(3).
+const BOOTED: &str = "/run/systemd/system";
+/// Where the kernel says in which control group this process is, and so in which unit.
+const CGROUP: &str = "/proc/self/cgroup";
+/// How long systemctl may take: it waits for a systemd that is busy.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+
+/// A job that a unit has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnitJob {
+    /// Its next process is started.
+    Start,
+    /// It is stopped.
+    Stop,
+    /// Something else.
+    Other,
+}
+
+/// The unit of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct OwnUnit {
+    name: String,
+    /// Its manager is a user's.
+    is_of_user: bool,
+}
+
+/// The job of the unit of this process. `None`: it has none; this process is of no service; or systemd does not say.
+pub(crate) async fn ask() -> Option<UnitJob> {
+    if !Path::new(BOOTED).is_dir() {
+        return None;
+    }
+    let unit = unit_of(&std::fs::read_to_string(CGROUP).ok()?)?;
+    let mut command = Command::new("systemctl");
+    if unit.is_of_user {
+        command.arg("--user");
+    }
+    // Names are patterns to it, and have backslashes: so it lists all.
+    command.args(["list-jobs", "--no-legend", "--no-pager", "--plain", "--full"]);
+    command.env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    match timeout(ANSWERED_WITHIN, command.output()).await {
+        Ok(Ok(output)) if output.status.success() => {
+            let job = job_of(&unit.name, &String::from_utf8_lossy(&output.stdout));
+            debug!(unit = unit.name, ?job, "what systemd is about to do");
+            job
+        }
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            warn!(status = %output.status, %said, "systemctl does not say what systemd is about to do");
+            None
+        }
+        Ok(Err(error)) => {
+            warn!(%error, "systemctl cannot be run: it is not known what systemd is about to do");
+            None
+        }
+        Err(_) => {
+            warn!(within = ?ANSWERED_WITHIN, "systemctl gave no answer: it is not known what systemd is about to do");
+            None
+        }
+    }
+}
+
+/// The unit that a process with this control group is of, if it is a service's.
+fn unit_of(cgroup: &str) -> Option<OwnUnit> {
+    // Of version 2, or the tree that systemd has of version 1: `NUMBER:CONTROLLERS:PATH`.
+    let mut paths = cgroup.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        (controllers.is_empty() || controllers == "name=systemd").then_some(path)
+    });
+    paths.find_map(service_in)
+}
+
+/// The innermost service of a path of control groups.
+fn service_in(path: &str) -> Option<OwnUnit> {
+    let groups: Vec<&str> = path.split('/').collect();
+    let at = groups.iter().rposition(|group| group.ends_with(".service"))?;
+    let (outer, group) = (groups.get(..at)?, groups.get(at)?);
+    let is_of_user = outer.iter().any(|group| group.starts_with("user@") && group.ends_with(".service"));
+    // systemd puts an underscore before names that the kernel has for its own.
+    let name = group.strip_prefix('_').unwrap_or(group).to_owned();
+    Some(OwnUnit { name, is_of_user })
+}
+
+/// The job of `unit` among those that `systemctl list-jobs` lists: number, unit, type and state.
+fn job_of(unit: &str, listed: &str) -> Option<UnitJob> {
+    listed.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        fields.next()?.parse::<u32>().ok()?;
+        if fields.next()? != unit {
+            return None;
+        }
+        Some(match fields.next()? {
+            "start" | "restart" | "try-restart" | "reload-or-start" => UnitJob::Start,
+            "stop" => UnitJob::Stop,
+            _ => UnitJob::Other,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_is_the_innermost_service_of_the_control_group() {
+        let unit = |cgroup: &str| unit_of(cgroup).map(|unit| (unit.name, unit.is_of_user));
+        let of_system = |name: &str| Some((name.to_owned(), false));
+        let slice = "system.slice/system-forebay\\x2dmount.slice";
+        let name = "forebay-mount@mnt-my\\x2ddata.service";
+        assert_eq!(unit(&format!("0::/{slice}/{name}\n")), of_system(name));
+        assert_eq!(unit(&format!("0::/{slice}/{name}/below\n")), of_system(name), "a group of its own below");
+        let first = format!("5:cpu,cpuacct:/other.service\n1:name=systemd:/{slice}/{name}\n0::/\n");
+        assert_eq!(unit(&first), of_system(name), "version 1");
+        assert_eq!(unit("0::/system.slice/_cpu.service\n"), of_system("cpu.service"));
+        let of_user = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/forebay.service\n";
+        assert_eq!(unit(of_user), Some(("forebay.service".to_owned(), true)));
+        for none in
+            ["", "0::/\n", "0::/user.slice/user-0.slice/session-3.scope\n", "nonsense", "0::/kubepods.slice/pod7/c\n"]
+        {
+            assert_eq!(unit(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_restart_is_told_from_a_stop_and_from_jobs_of_others() {
+        let listed = "1404 forebay-mount@mnt-data.service restart running\n1405 forebay-worker.service       stop    waiting\n \
+                      77 other.service nop waiting\n78 queued.service start waiting\n";
+        let job = |unit: &str| job_of(unit, listed);
+        assert_eq!(job("forebay-mount@mnt-data.service"), Some(UnitJob::Start));
+        assert_eq!(job("queued.service"), Some(UnitJob::Start), "somebody starts it again that was to be stopped");
+        assert_eq!(job("forebay-worker.service"), Some(UnitJob::Stop));
+        assert_eq!(job("other.service"), Some(UnitJob::Other));
+        assert_eq!(job("forebay-mount@mnt.service"), None);
+        for none in ["", "No jobs running.\n", "x forebay-worker.service stop\n", "1 forebay-worker.service\n"] {
+            assert_eq!(job_of("forebay-worker.service", none), None, "{none:?}");
+        }
+    }
+}
