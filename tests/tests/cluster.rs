@@ -16,6 +16,8 @@ use serde_json::Value;
 const SOON: Duration = Duration::from_secs(60);
 /// Small blocks, so that each of three workers owns some of every file.
 const BLOCKS: &str = "block.size=1MiB";
+/// No read is sent to two workers, each of which would fetch what it lacks.
+const ONCE: &str = "client.hedge.enabled=false";
 /// The same in bytes.
 const BLOCK_SIZE: u32 = 1 << 20;
 const DEFAULT_BLOCK_SIZE: u32 = 4 << 20;
@@ -35,7 +37,7 @@ fn one_file_is_served_by_all_workers() {
     let tree = Tree::of_equal_files(1, (48 << 20) + 1);
     tree.put_into(&bucket, "dir/");
     let workers = workers(&bucket, 3);
-    let mount = Setup::without_origin().option(BLOCKS).mount(&workers);
+    let mount = Setup::without_origin().options(&[BLOCKS, ONCE]).mount(&workers);
     let file = tree.file("file00");
     reading::verify(&mount.path("dir/file00"), file.data, file.size);
     let located = mount.ask_of("dir/file00", &["fs", "location", "--json"]).succeeded().text();
@@ -58,7 +60,7 @@ fn two_mounts_read_at_once() {
     tree.put_into(&bucket, "");
     let workers = workers(&bucket, 2);
     // A worker that had no processor for a moment is not one that is gone, in whose place the other would ask the origin.
-    let patient = [BLOCKS, "network.tcp.dead_after=1m"];
+    let patient = [BLOCKS, ONCE, "network.tcp.dead_after=1m"];
     let mounts = [(), ()].map(|()| Setup::without_origin().options(&patient).mount(&workers));
     std::thread::scope(|scope| {
         for mount in &mounts {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use forebay_cluster::{Backoff, Pauses, PlacementKey};
+use forebay_cluster::{Backoff, Pauses, PlacementKey, Turn};
 use forebay_transport::{CallError, LinkError, Reply};
 use forebay_types::{Failure, FailureKind};
 use tokio::time::Instant;
@@ -30,6 +30,12 @@ pub(crate) struct Attempts<'a> {
     order: Order,
     /// Members that were left out because they failed lately: a last resort.
     passed_over: Vec<usize>,
+    /// Whether members that are slow are left out, too.
+    avoids_slow: bool,
+    /// Those: they are there at least, and are asked before the last resort.
+    slow: Vec<usize>,
+    /// Whether the worker that is asked now is one of those.
+    is_slow_resort: bool,
     started: Instant,
     /// How long it may take in all.
     timeout: Duration,
@@ -75,6 +81,9 @@ impl<'a> Attempts<'a> {
             key,
             replicas,
             passed_over: Vec::new(),
+            avoids_slow: false,
+            slow: Vec::new(),
+            is_slow_resort: false,
             started,
             timeout,
             tries: 0,
@@ -87,6 +96,12 @@ impl<'a> Attempts<'a> {
             pauses: Pauses::until((started + timeout).into_std(), AWAY),
             last: None,
         }
+    }
+
+    /// The same, which leave out members that are slow: any worker's answer is as good.
+    pub(crate) fn avoiding_slow(mut self, avoids_slow: bool) -> Self {
+        self.avoids_slow = avoids_slow;
+        self
     }
 
     /// The next worker to ask and how long it may take.
@@ -104,11 +119,20 @@ impl<'a> Attempts<'a> {
             if self.answered.iter().any(|link| Arc::ptr_eq(link, &self.routes.links[at])) {
                 continue;
             }
+            if self.avoids_slow && self.routes.links[at].speed.turn(now.into_std()) == Turn::Avoid {
+                self.slow.push(at);
+                continue;
+            }
             if self.judge.admits(&self.routes.links[at]) {
                 break Some(at);
             }
             self.passed_over.push(at);
         };
+        if admitted.is_some() && self.tries == 0 && !self.slow.is_empty() {
+            self.judge.stats.avoided_reads.fetch_add(1, Ordering::Relaxed);
+        }
+        self.is_slow_resort = admitted.is_none() && !self.slow.is_empty();
+        let admitted = if self.is_slow_resort { Some(self.slow.remove(0)) } else { admitted };
         // All others failed: better a worker that was dead a moment ago than none.
         let is_last_resort = !self.passed_over.is_empty() && !self.judge.has_resort;
         let at = admitted.or_else(|| is_last_resort.then(|| self.passed_over.remove(0)))?;
@@ -183,6 +207,11 @@ impl<'a> Attempts<'a> {
         self.tries > 1 || !self.passed_over.is_empty()
     }
 
+    /// Whether the worker that is asked now is slow, and is asked because there is no other.
+    pub(crate) fn is_slow_resort(&self) -> bool {
+        self.is_slow_resort
+    }
+
     /// Whether a worker said that it cannot.
     pub(crate) fn is_answered(&self) -> bool {
         !self.answered.is_empty()
@@ -236,6 +265,7 @@ impl<'a> Attempts<'a> {
         self.order = routes.order(self.key, self.replicas, turn);
         self.routes = routes;
         self.passed_over.clear();
+        self.slow.clear();
     }
 
     /// Begins again, by these routes, with whatever time there is left.

@@ -72,6 +72,7 @@ impl Client {
             let (backoff, timeout) = (options.backoff, options.request_timeout);
             Router::new(membership, connector, backoff, timeout, Arc::clone(&stats), runtime.clone())
                 .limited_to(options.max_concurrency.map_or_else(Downloads::unlimited, Downloads::at_most))
+                .hedged(options.hedge)
                 .when_away(away)
         };
         let router = Arc::new(router);

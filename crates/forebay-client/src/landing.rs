@@ -54,8 +54,13 @@ impl<'a, 'l> Landing<'a, 'l> {
         if link.is_near() && !self.must_land {
             return Ok(None);
         }
-        let needs_no_registration = length <= MAX_UNREGISTERED_OVER_UCX || !link.transport.kind().is_rdma();
-        if let Some(mut buffer) = (self.caller_buffer)().filter(|buffer| buffer.len() >= length as usize)
+        let is_rdma = link.transport.kind().is_rdma();
+        let needs_no_registration = length <= MAX_UNREGISTERED_OVER_UCX || !is_rdma;
+        // A card holds on to the buffer of a call that was given up, and a mount answers when it has its own back. So a worker
+        // that is slow, and likely to be overtaken, does not get it.
+        let may_be_kept = is_rdma && link.speed.is_slow();
+        if !may_be_kept
+            && let Some(mut buffer) = (self.caller_buffer)().filter(|buffer| buffer.len() >= length as usize)
             && (needs_no_registration || self.connector.is_registered(&buffer))
         {
             buffer.truncate(length as usize);

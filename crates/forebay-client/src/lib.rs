@@ -10,7 +10,7 @@
 //!
 //! A read of a block goes to the worker that owns it. When that one cannot be reached, it goes to the next in
 //! rendezvous order, which fetches from the origin what it does not hold; the reader sees latency, never an error, as
-//! long as any worker lives (invariant 8).
+//! long as any worker lives (invariant 8). One that answers late is not waited for, either: the read goes to another as well.
 //!
 //! Bytes that a worker in this process holds are handed out as they lie in its memory, and so are those of a worker whose memory
 //! this process sees. They are fetched ahead there, and copied nowhere; of the latter's, the client keeps views for a moment of what
@@ -21,12 +21,14 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod attempts;
+mod blocks;
 mod client;
 mod connector;
 mod crossing;
 mod downloads;
 mod fast_path;
 mod fetching;
+mod hedging;
 mod judge;
 mod landing;
 mod local;
@@ -49,6 +51,7 @@ mod shared;
 mod showing;
 mod small;
 mod source;
+mod speed;
 mod staging;
 mod stats;
 mod views;

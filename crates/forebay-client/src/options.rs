@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_cluster::Backoff;
+use forebay_cluster::{Backoff, HedgeOptions};
 use forebay_types::MAX_BLOCK_SIZE;
 
 use crate::prefetch::PrefetchOptions;
@@ -18,6 +18,8 @@ pub struct ClientOptions {
     pub change_timeout: Duration,
     /// How long a worker that failed is left out.
     pub backoff: Backoff,
+    /// How reads that wait for their worker are sent to another one, too; none: they are not.
+    pub hedge: Option<HedgeOptions>,
     /// How far to fetch ahead.
     pub prefetch: PrefetchOptions,
     /// How many requests may run ahead of the readers at once.
@@ -52,6 +54,7 @@ impl Default for ClientOptions {
             request_timeout: Duration::from_secs(90),
             change_timeout: Duration::from_secs(300),
             backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
+            hedge: None,
             prefetch: PrefetchOptions::default(),
             max_prefetches: 32,
             max_concurrency: None,

@@ -100,7 +100,7 @@ impl Peers {
         };
         let answer = link.transport.call(request.clone(), into).await;
         let reply = match self.router.note(link, answer) {
-            Ok(reply) => crate::router::complete(reply, &request)?,
+            Ok(reply) => crate::blocks::complete(reply, &request)?,
             Err(failure) if failure.kind() == FailureKind::NotCached => return Ok(None),
             Err(failure) => return Err(failure),
         };

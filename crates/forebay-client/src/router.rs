@@ -1,4 +1,4 @@
-//! Which worker to ask, and which to ask next when it does not answer.
+//! Which worker to ask, and which to ask next when it does not answer. What is about blocks is in [`crate::blocks`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use forebay_cluster::{Backoff, Membership, PlacementKey};
+use forebay_cluster::{Backoff, HedgeOptions, Membership, PlacementKey};
 use forebay_memory::SpanMut;
-use forebay_store::Store;
-use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport};
-use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, MAX_BLOCK_SIZE};
+use forebay_transport::{CallError, Flags, LinkError, Op, Reply, Request, Transport};
+use forebay_types::{Failure, FailureKind, FileId, FsPath};
 use moka::sync::Cache;
 use tokio_util::task::TaskTracker;
 
 use crate::attempts::{Attempts, Verdict};
 use crate::connector::Connector;
 use crate::downloads::Downloads;
+use crate::hedging::Hedging;
 use crate::judge::Judge;
-use crate::landing::Landing;
 use crate::missed::OwnChanges;
 use crate::outage::{Outage, Remedy};
 use crate::routes::{Closing, Link, Routes};
@@ -53,10 +52,11 @@ pub(crate) struct Router {
     /// Counts requests on files with several replicas.
     turns: AtomicU64,
     pub(crate) changes: OwnChanges,
-    downloads: Downloads,
+    pub(crate) downloads: Downloads,
+    pub(crate) hedging: Hedging,
     pub(crate) stats: Arc<ClientStats>,
     pub(crate) judge: Judge,
-    away: Away,
+    pub(crate) away: Away,
 }
 
 /// What becomes of requests while no worker can be reached. Changes are tried again in either case.
@@ -106,6 +106,7 @@ impl Router {
             turns,
             changes,
             downloads: Downloads::unlimited(),
+            hedging: Hedging::new(None, Arc::clone(&stats)),
             stats,
             judge,
             away: Away::Fail,
@@ -117,6 +118,12 @@ impl Router {
     /// With these bounds on requests on blocks to other processes.
     pub(crate) fn limited_to(self, downloads: Downloads) -> Self {
         Self { downloads, ..self }
+    }
+
+    /// And with reads hedged so, if at all.
+    pub(crate) fn hedged(self, options: Option<HedgeOptions>) -> Self {
+        let hedging = Hedging::new(options, Arc::clone(&self.stats));
+        Self { hedging, ..self }
     }
 
     /// And this is done while no worker can be reached.
@@ -155,7 +162,7 @@ impl Router {
         }
     }
 
-    fn replicas_of(&self, file: FileId) -> u8 {
+    pub(crate) fn replicas_of(&self, file: FileId) -> u8 {
         // Most clients never see a file with several, and do not pay for them.
         if self.replicates.load(Ordering::Relaxed) { self.replicas.get(&file).unwrap_or(1) } else { 1 }
     }
@@ -248,80 +255,11 @@ impl Router {
         }
     }
 
-    /// A request on a block that has no payload.
-    pub(crate) async fn fill(
-        &self,
-        version: &FileVersion,
-        key: BlockKey,
-        offset: u32,
-        length: u32,
-    ) -> Result<Reply, Failure> {
-        let request = Request::on_block(Op::Fill, key, offset, length, self.timeout);
-        self.on_block(version, request, None).await
-    }
-
-    /// Bytes of a block. From another process, they land in a buffer of `buffers`.
-    pub(crate) async fn read(
-        &self,
-        version: &FileVersion,
-        key: BlockKey,
-        offset: u32,
-        length: u32,
-        flags: Flags,
-        buffers: &Store,
-    ) -> Result<Reply, Failure> {
-        let request = Request::on_block(Op::Read, key, offset, length, self.timeout).with_flags(flags);
-        self.on_block(version, request, Some(Landing::new(buffers, &mut || None, &*self.connector))).await
-    }
-
-    /// The same, landing in the caller's buffer if it can. The sender checks the bytes.
-    pub(crate) async fn read_into(
-        &self,
-        version: &FileVersion,
-        key: BlockKey,
-        offset: u32,
-        length: u32,
-        landing: Landing<'_, '_>,
-    ) -> Result<Reply, Failure> {
-        let request = Request::on_block(Op::Read, key, offset, length, self.timeout);
-        self.on_block(version, request, Some(landing)).await
-    }
-
-    async fn on_block(
-        &self,
-        version: &FileVersion,
-        mut request: Request,
-        mut landing: Option<Landing<'_, '_>>,
-    ) -> Result<Reply, Failure> {
-        let replicas = self.replicas_of(request.block.file);
-        let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas, self.timeout);
-        loop {
-            let Some((link, left)) = attempts.next() else {
-                let described = request.clone().with_body(version.encode().into());
-                match Box::pin(self.when_all_are_silent(&mut attempts, &described)).await {
-                    None => continue,
-                    Some(settled) => return complete(settled?, &request),
-                }
-            };
-            let (_turn, left) = self.downloads.turn(&link, left).await?;
-            request.deadline = left;
-            let begun = (replicas > 1).then(|| Timed::begin(&link));
-            let answer = self.call_described(&link, version, &request, landing.as_mut()).await?;
-            if let Some(begun) = begun {
-                begun.end(answer.is_ok());
-            }
-            match attempts.judge(&link, answer) {
-                Verdict::Settled(result) => return complete(result?, &request),
-                Verdict::AskNext => landing.iter_mut().for_each(|landing| landing.must_land |= attempts.paths > 0),
-            }
-        }
-    }
-
     /// No worker is left to ask, unless one has joined meanwhile. When no worker can be reached, or none is ready, it
     /// may be worth waiting for one. `None`: workers are to be asked again. Otherwise the outcome of the request;
     /// `request` has all that a worker needs that has never heard of its file.
     #[cold]
-    async fn when_all_are_silent(
+    pub(crate) async fn when_all_are_silent(
         &self,
         attempts: &mut Attempts<'_>,
         request: &Request,
@@ -357,43 +295,13 @@ impl Router {
         }
     }
 
-    /// A request on a block to one member, with the description of its file version if it asks for that. It is not sent with
-    /// each request because those that hit need none.
-    ///
-    /// # Errors
-    /// When there is no memory to land the answer in.
-    pub(crate) async fn call_described(
+    /// A call, and how long it took.
+    pub(crate) async fn counted(
         &self,
         link: &Link,
-        version: &FileVersion,
-        request: &Request,
-        mut landing: Option<&mut Landing<'_, '_>>,
-    ) -> Result<Result<Reply, CallError>, Failure> {
-        // A client that starts a file of one block is likely the first to read it there: the worker shall not have to ask.
-        let is_first = request.block.index == 0 && request.offset == 0 && version.size <= u64::from(MAX_BLOCK_SIZE);
-        let first = match is_first && !link.is_local {
-            true => request.clone().with_body(version.encode().into()),
-            false => request.clone(),
-        };
-        let into = match &mut landing {
-            Some(landing) => landing.room(link, request.length).await?,
-            None => None,
-        };
-        let answer = self.counted(link, first, into).await;
-        match &answer {
-            Err(CallError::Service(failure)) if failure.kind() == FailureKind::NeedsDescription => {}
-            _ => return Ok(answer),
-        }
-        let described = request.clone().with_body(version.encode().into());
-        let into = match landing {
-            Some(landing) => landing.room(link, request.length).await?,
-            None => None,
-        };
-        Ok(self.counted(link, described, into).await)
-    }
-
-    /// A call, and how long it took.
-    async fn counted(&self, link: &Link, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+        request: Request,
+        into: Option<SpanMut>,
+    ) -> Result<Reply, CallError> {
         let (op, began) = (request.op, Instant::now());
         let answer = link.transport.call(request, into).await;
         self.stats.called(link.is_local, op, &answer, began.elapsed());
@@ -444,7 +352,7 @@ impl Router {
         self.connector.close().await;
     }
 
-    fn attempts(&self, key: PlacementKey, replicas: u8, timeout: Duration) -> Attempts<'_> {
+    pub(crate) fn attempts(&self, key: PlacementKey, replicas: u8, timeout: Duration) -> Attempts<'_> {
         let of = (key, replicas, self.turn(replicas));
         Attempts::new(&self.judge, Arc::clone(&self.routes()), of, timeout)
     }
@@ -452,42 +360,4 @@ impl Router {
     fn turn(&self, replicas: u8) -> u64 {
         if replicas > 1 { self.turns.fetch_add(1, Ordering::Relaxed) } else { 0 }
     }
-}
-
-/// One request that a link's speed is judged by. Dropped before its end, it counts as one that failed.
-struct Timed<'a> {
-    link: &'a Link,
-    begun: Instant,
-    answered: bool,
-}
-
-impl<'a> Timed<'a> {
-    fn begin(link: &'a Link) -> Self {
-        link.latency.sent();
-        Self { link, begun: Instant::now(), answered: false }
-    }
-
-    fn end(mut self, answered: bool) {
-        self.answered = answered;
-    }
-}
-
-impl Drop for Timed<'_> {
-    fn drop(&mut self) {
-        self.link.latency.ended(self.answered.then(|| self.begun.elapsed()));
-    }
-}
-
-/// A reply to a read must carry all the bytes: a service that sends fewer has a fault.
-pub(crate) fn complete(reply: Reply, request: &Request) -> Result<Reply, Failure> {
-    let length = match &reply.payload {
-        Payload::None => 0,
-        Payload::Landed(span) => span.len(),
-        Payload::Shared(spans) => spans.iter().map(|span| span.len()).sum(),
-    };
-    if request.op == Op::Read && length != request.length as usize {
-        let message = format!("a worker sent {length} of {} bytes of block {}", request.length, request.block);
-        return Err(Failure::new(FailureKind::Corrupt, message));
-    }
-    Ok(reply)
 }

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connector::Connector;
 use crate::missed::{Missed, OwnChanges};
+use crate::speed::Speed;
 
 /// Workers that are looked up for a request at first, besides its replicas: most requests need one, the others only when it
 /// fails.
@@ -28,6 +29,8 @@ pub(crate) struct Link {
     pub(crate) is_local: bool,
     pub(crate) health: Mutex<forebay_cluster::Health>,
     pub(crate) latency: LatencyRecord,
+    /// How it keeps up with reads.
+    pub(crate) speed: Speed,
     /// Changes of names that the member was not told of.
     pub(crate) missed: Arc<Missed>,
     closing: Closing,
@@ -53,6 +56,7 @@ impl Link {
             is_local,
             health: Mutex::default(),
             latency: LatencyRecord::default(),
+            speed: Speed::default(),
             missed: changes.missed_by(&member.name),
             closing: closing.clone(),
             closed: AtomicBool::new(false),

@@ -32,6 +32,16 @@ pub struct ClientStats {
     pub prefetched: AtomicU64,
     /// Requests that went to another worker than the first choice.
     pub failovers: AtomicU64,
+    /// Reads that waited for their worker and were sent to another one, too.
+    pub hedges_sent: AtomicU64,
+    /// Those that the other one answered first.
+    pub hedges_won: AtomicU64,
+    /// Those that were for nothing: the worker that was asked first answered after all, or the other one failed.
+    pub hedges_wasted: AtomicU64,
+    /// Times when a worker was found to be slow.
+    pub slow_workers: AtomicU64,
+    /// Reads that went to another worker at once because theirs is slow.
+    pub avoided_reads: AtomicU64,
     /// Times when no worker could be reached.
     pub outages: AtomicU64,
     /// Requests that wait for one at present.

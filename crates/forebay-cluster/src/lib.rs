@@ -9,12 +9,14 @@
 //! * [`Membership`]: where a topology comes from; [`StaticMembership`] is a configured list;
 //! * [`Health`]: whether a member that failed is worth another try yet;
 //! * [`Pauses`]: how long to pause before something is tried again;
-//! * [`LatencyRecord`]: which of several replicas answers first.
+//! * [`LatencyRecord`]: which of several replicas answers first;
+//! * [`HedgeOptions`]: when a read that waits for its worker is sent to another one as well.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 pub mod grants;
 mod health;
+mod hedge;
 mod latency;
 mod member;
 mod membership;
@@ -26,6 +28,7 @@ mod topology;
 mod view;
 
 pub use health::{Backoff, Health};
+pub use hedge::{HedgeBudget, HedgeOptions, Pace, ReadLatencies, Step, Turn, Watch};
 pub use latency::{LatencyRecord, favour};
 pub use member::Member;
 pub use membership::{Membership, StaticMembership};

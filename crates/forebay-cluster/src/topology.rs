@@ -15,6 +15,10 @@ use crate::{Member, PlacementKey, Ring};
 /// Workers that are asked for a block before the origin is: each costs a round trip when it has nothing.
 pub const MAX_PEERS: usize = 2;
 
+/// Workers of which one is asked while another does not answer: those that may have the block, and some in the order of
+/// failover, of which the first ones may not answer either.
+const MAX_IN_PLACE: usize = 4;
+
 /// Members whose names are in order; what they own is told by the ring.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
@@ -67,6 +71,23 @@ impl Topology {
         // A previous owner is likelier to have it than a replica that may be as new as we are.
         leaving.into_iter().chain(previous).chain(owners).take(MAX_PEERS).collect()
     }
+
+    /// The workers to ask for `key` while `asked` does not answer, best first: those that `asked` itself would ask, since they
+    /// are likely to have it, then the others in the order of failover.
+    #[must_use]
+    pub fn in_place_of(&self, asked: &str, key: PlacementKey, replicas: usize) -> SmallVec<[&Member; MAX_IN_PLACE]> {
+        let mut others: SmallVec<[&Member; MAX_IN_PLACE]> = self.peers(asked, key, replicas).into_iter().collect();
+        let next = self.ring.first(key, replicas.max(1) + MAX_IN_PLACE);
+        for member in next.into_iter().map(|at| &self.ring.members()[at]) {
+            if others.len() < MAX_IN_PLACE
+                && &*member.name != asked
+                && others.iter().all(|other| other.name != member.name)
+            {
+                others.push(member);
+            }
+        }
+        others
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +136,45 @@ mod tests {
             let asks_it = during.peers(owner, key(number), 1).iter().any(|member| member.name == leaver.name);
             prop_assert_eq!(asks_it, owned);
             prop_assert!(during.peers(&leaver.name, key(number), 1).iter().all(|member| member.name != leaver.name));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn those_asked_in_the_place_of_another_are_others_and_never_the_same_twice(
+            number: u64,
+            count in 1usize..9,
+            asked in 0usize..9,
+            replicas in 1usize..4,
+            is_warming: bool,
+            leaves: bool,
+        ) {
+            let mut topology = topology(count);
+            let asked = Arc::clone(&topology.ring.members()[asked % count].name);
+            if is_warming {
+                topology.warming.insert(Arc::clone(&asked));
+            }
+            if leaves {
+                topology.leaving.push(member("worker-99"));
+            }
+            let others = topology.in_place_of(&asked, key(number), replicas);
+            let names: BTreeSet<_> = others.iter().map(|member| &*member.name).collect();
+            prop_assert!(names.len() == others.len() && !names.contains(&*asked));
+            prop_assert!(others.len() >= (count - 1).min(MAX_IN_PLACE));
+            let peers = topology.peers(&asked, key(number), replicas);
+            prop_assert!(others.iter().zip(&peers).all(|(other, peer)| other.name == peer.name));
+        }
+    }
+
+    #[test]
+    fn the_next_in_the_order_of_failover_stands_in_for_the_only_owner() {
+        let topology = topology(5);
+        for number in 0..100 {
+            let ranked = topology.ring.ranked(key(number));
+            let name = |rank: usize| &*topology.ring.members()[ranked[rank]].name;
+            let asked = topology.in_place_of(name(0), key(number), 1);
+            let asked: Vec<_> = asked.iter().map(|member| &*member.name).collect();
+            assert_eq!(asked, [name(1), name(2), name(3), name(4)]);
         }
     }
 

@@ -225,6 +225,14 @@ keys! {
         /// Longest time for one request, over all workers that it is sent to. Set it above `origin.retry.deadline`, so
         /// that reads survive an origin that fails and recovers.
         client_request_timeout "client.request_timeout": Duration = secs(90), in ms(1)..=HOUR;
+        /// A read that its worker answers later than usual also goes to another worker, or with `client.origin.direct` to
+        /// the origin, and the first answer counts. A worker that stays slow is left out for a while.
+        client_hedge_enabled "client.hedge.enabled": bool = true;
+        /// The shortest time that a read waits for its worker before it also goes to another one. It is longer if the
+        /// 99th percentile of the worker's reads of that size is.
+        client_hedge_min_delay "client.hedge.min_delay": Duration = ms(2), in us(100)..=HOUR;
+        /// The maximum number of requests that this adds, in percent of all reads, after the first few dozen.
+        client_hedge_budget "client.hedge.budget": u32 = 5, in 1..=100;
         /// If no worker is reachable, reads go to the origin with the mount's credentials, and nothing caches them.
         /// Off: reads wait for a worker, up to `client.request_timeout`.
         client_origin_direct "client.origin.direct": bool = false;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
 use forebay_client::{Away, Client, ClientOptions, Connector, PrefetchOptions};
-use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
+use forebay_cluster::{Backoff, HedgeOptions, Member, Membership, Reach, StaticMembership};
 use forebay_config::{Config, Loaded, Origin as Source, SecurityMode, WriteMode};
 use forebay_engine::FetchPolicy;
 use forebay_fuse::{MountOptions, WritingOptions, largest_read};
@@ -300,6 +300,10 @@ fn client_options(config: &Config) -> ClientOptions {
         request_timeout: config.client_request_timeout,
         change_timeout: config.write_timeout,
         backoff: Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff },
+        hedge: config.client_hedge_enabled.then_some(HedgeOptions {
+            min_delay: config.client_hedge_min_delay,
+            budget_percent: config.client_hedge_budget,
+        }),
         prefetch: PrefetchOptions {
             max_part_number: config.prefetch_parts(),
             far_part_number: config.prefetch_parts_far(),

@@ -112,6 +112,9 @@ impl Flags {
     pub const CACHED: Self = Self(8);
     /// What is asked concerns everything below the path, too.
     pub const BELOW: Self = Self(16);
+    /// Ask no other worker for what is not cached, but the origin: one of those that would be asked keeps the caller waiting.
+    /// A worker that does not know this asks them, and answers later.
+    pub const UNAIDED: Self = Self(32);
 
     /// All bits of both.
     #[must_use]

@@ -43,6 +43,7 @@ mod scope;
 mod small;
 mod source;
 mod stats;
+mod unaided;
 mod versions;
 mod worker;
 mod writes;

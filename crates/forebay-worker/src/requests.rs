@@ -73,6 +73,7 @@ impl Worker {
             }
             Err(refused) => return Err(refused),
         };
+        let _unaided = request.flags.contains(Flags::UNAIDED).then(|| self.unaided.begin(block));
         let layout = BlockLayout::new(version.size, self.block_size);
         let read = self.engine.read(&version, block, layout, offset, length).await;
         let read = self.noticing_change(&version, request, read).await?;

@@ -8,10 +8,12 @@ use forebay_types::{Failure, FileId, FileVersion};
 
 use crate::peers::Asked;
 use crate::scope::Scopes;
+use crate::unaided::Unaided;
 
 pub(crate) struct Origins {
     pub(crate) scopes: Arc<Scopes>,
     pub(crate) peers: Arc<OnceLock<Asked>>,
+    pub(crate) unaided: Arc<Unaided>,
 }
 
 #[async_trait::async_trait]
@@ -20,10 +22,16 @@ impl BlockSource for Origins {
         if let Some(peers) = self.peers.get() {
             let rules = self.scopes.of_file(fetch.key.file, &fetch.version);
             // What is not kept here is not kept elsewhere.
-            if rules.keeping != Keeping::Not
-                && let Some(fetched) = peers.cached(fetch, rules.replicas, buffers).await
-            {
-                return Ok(fetched);
+            if rules.keeping != Keeping::Not {
+                let fetched = tokio::select! {
+                    biased;
+                    // A reader waits for one of them already, and will not wait longer.
+                    () = self.unaided.wanted(&fetch.key) => None,
+                    fetched = peers.cached(fetch, rules.replicas, buffers) => fetched,
+                };
+                if let Some(fetched) = fetched {
+                    return Ok(fetched);
+                }
             }
         }
         let scope = self.scopes.current();

@@ -20,6 +20,7 @@ use crate::rates::Rates;
 use crate::scope::{Scope, Scopes};
 use crate::source::Origins;
 use crate::stats::{Counters, WorkerCounts};
+use crate::unaided::Unaided;
 use crate::versions::Versions;
 
 /// Files between two yields to other tasks when all of them are gone through.
@@ -47,6 +48,7 @@ pub struct Worker {
     pub(crate) metadata: Metadata,
     pub(crate) versions: Versions,
     pub(crate) peers: Arc<OnceLock<Asked>>,
+    pub(crate) unaided: Arc<Unaided>,
     pub(crate) block_size: u32,
     pub(crate) deadline: Duration,
     pub(crate) counters: Counters,
@@ -92,7 +94,9 @@ impl Worker {
     pub fn new(store: Store, namespace: Namespace, options: WorkerOptions) -> Self {
         let scopes = Arc::new(Scopes::new(namespace, options.metadata.ttl, options.takes_changes));
         let peers = Arc::new(OnceLock::new());
-        let source = Arc::new(Origins { scopes: Arc::clone(&scopes), peers: Arc::clone(&peers) });
+        let unaided = Arc::new(Unaided::default());
+        let (asked, marked) = (Arc::clone(&peers), Arc::clone(&unaided));
+        let source = Arc::new(Origins { scopes: Arc::clone(&scopes), peers: asked, unaided: marked });
         let engine_options = EngineOptions { policy: options.fetch, deadline: options.deadline };
         Self {
             engine: ReadEngine::new(store, source, engine_options),
@@ -100,6 +104,7 @@ impl Worker {
             scopes,
             versions: Versions::new(),
             peers,
+            unaided,
             block_size: options.block_size,
             deadline: options.deadline,
             counters: Counters::default(),

@@ -24,11 +24,12 @@ pub(super) enum Section {
     Rdma,
     Object,
     Local,
+    Hedge,
 }
 
 impl Section {
     /// The letters of all of them.
-    pub(super) const LETTERS: &'static str = "ufmcreol";
+    pub(super) const LETTERS: &'static str = "ufmcreolh";
 
     /// The one with this letter.
     pub(super) fn of(letter: char) -> Option<Self> {
@@ -41,6 +42,7 @@ impl Section {
             Self::Rdma,
             Self::Object,
             Self::Local,
+            Self::Hedge,
         ];
         all.into_iter().find(|section| section.letter() == letter)
     }
@@ -56,6 +58,7 @@ impl Section {
             Self::Rdma => 'e',
             Self::Object => 'o',
             Self::Local => 'l',
+            Self::Hedge => 'h',
         }
     }
 
@@ -79,6 +82,7 @@ impl Section {
             Self::Rdma => "rdma",
             Self::Object => "object",
             Self::Local => "local",
+            Self::Hedge => "hedge",
         }
     }
 }
@@ -129,6 +133,8 @@ impl Column {
             "list_c" => "list",
             "retry" => "rtry",
             "pass%" => "pas%",
+            "wasted" => "wast",
+            "avoided" => "avoi",
             name => name,
         }
     }
@@ -150,9 +156,9 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 44] = {
+const COLUMNS: [Column; 48] = {
     use Format::{Bytes, Count, Millis, Percent};
-    use Section::{Cache, Fuse, Local, Meta, Object, Rdma, RemoteCache, Usage};
+    use Section::{Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, Usage};
     [
         column(Usage, "cpu", Percent, 0, |i| Some(100.0 * i.rate(|r| Some(r.process?.cpu_seconds))?)),
         column(Usage, "mem", Bytes, 0, |i| i.gauge(|r| Some(r.process?.resident_bytes as f64))),
@@ -198,6 +204,10 @@ const COLUMNS: [Column; 44] = {
         column(Local, "open", Count, 0, |i| i.rate(|r| Some(passed(r)?.1))),
         column(Local, "pass%", Percent, 0, |i| i.share(passed)),
         column(Local, "evict", Count, 1, |i| i.rate(|r| Some(r.local.as_ref()?.evictions as f64))),
+        column(Hedge, "sent", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_sent as f64))),
+        column(Hedge, "won", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_won as f64))),
+        column(Hedge, "wasted", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_wasted as f64))),
+        column(Hedge, "avoided", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.avoided_reads as f64))),
     ]
 };
 
@@ -361,6 +371,8 @@ pub(super) mod tests {
             ("/remotecache/recv", 40960.0),
             ("/remotecache/window", 40960.0),
             ("/remotecache/ops", 10.0),
+            ("/hedge/sent", 10.0),
+            ("/hedge/avoided", 10.0),
             ("/rdma/write", 40960.0),
             ("/rdma/read", 640.0),
             ("/rdma/w_ops", 10.0),

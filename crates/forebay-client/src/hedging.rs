@@ -1,0 +1,207 @@
+//! Hedged reads: a read that its worker keeps waiting goes to another one as well, and the first answer counts. The
+//! decisions are [`forebay_cluster`]'s; this waits and counts. Whom to ask instead, the caller says ([`crate::blocks`]).
+//!
+//! Each request has a buffer of its own. The one that is given up is dropped as any call may be: its buffer stays with
+//! the transport until nobody can write to it any more (invariant 3), and never comes back to the reader.
+//!
+//! An answer that is an error settles nothing while another request is under way.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay_cluster::{HedgeBudget, HedgeOptions, Step, Watch};
+use forebay_transport::{CallError, Flags, Op, Reply, Request};
+use forebay_types::FailureKind;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::routes::Link;
+use crate::stats::ClientStats;
+
+/// A read that is sent to another, when it is polled.
+pub(crate) struct Hedge<'h> {
+    /// The worker; the origin, where there is none.
+    pub(crate) by: Option<Arc<Link>>,
+    pub(crate) answer: BoxFuture<'h, Result<Reply, CallError>>,
+}
+
+/// What came of a read.
+pub(crate) struct Raced {
+    /// The answer of the worker that was asked first; `None`: another was faster.
+    pub(crate) first: Option<Result<Reply, CallError>>,
+    /// The answers of the others, which are errors but for the last.
+    pub(crate) others: Vec<(Option<Arc<Link>>, Result<Reply, CallError>)>,
+}
+
+impl Raced {
+    fn of(first: Result<Reply, CallError>) -> Self {
+        Self { first: Some(first), others: Vec::new() }
+    }
+
+    /// Whether nobody has answered, because the worker does not know the file version.
+    pub(crate) fn needs_description(&self) -> bool {
+        let Some(Err(CallError::Service(failure))) = &self.first else { return false };
+        failure.kind() == FailureKind::NeedsDescription && self.others.iter().all(|(_, answer)| answer.is_err())
+    }
+}
+
+/// See above.
+pub(crate) struct Hedging {
+    options: Option<HedgeOptions>,
+    budget: HedgeBudget,
+    /// How many workers are slow. One that leaves meanwhile still counts: then requests look who is slow, and find nobody.
+    slow: AtomicUsize,
+    stats: Arc<ClientStats>,
+}
+
+impl Hedging {
+    /// With these options; without, no read is hedged.
+    pub(crate) fn new(options: Option<HedgeOptions>, stats: Arc<ClientStats>) -> Self {
+        let budget = HedgeBudget::new(options.map_or(0, |options| options.budget_percent));
+        Self { options, budget, slow: AtomicUsize::new(0), stats }
+    }
+
+    /// Whether another worker's answer to this is as good: not if the worker is to look at what itself holds.
+    pub(crate) fn applies_to(&self, request: &Request) -> bool {
+        let is_of_one_worker = request.flags.contains(Flags::SCRUB) || request.flags.contains(Flags::CACHED);
+        self.options.is_some() && request.op == Op::Read && !is_of_one_worker
+    }
+
+    /// Whether there may be a worker that is slow.
+    #[inline]
+    pub(crate) fn has_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed) > 0
+    }
+
+    /// What comes of `call`, a read of `length` bytes of `link`, and of what `hedge` names in its place when it is overdue.
+    pub(crate) async fn race<'h, C, H>(&self, link: &Link, length: u32, call: C, hedge: &mut H) -> Raced
+    where
+        C: Future<Output = Result<Reply, CallError>> + Send,
+        H: FnMut() -> Option<Hedge<'h>> + Send,
+    {
+        let least = self.options.map_or(Duration::MAX, |options| options.min_delay);
+        let overdue_after = link.speed.overdue_after(length).max(least);
+        self.budget.read();
+        let began = Instant::now();
+        let mut call = pin!(call);
+        // The timer is armed when the call has to be waited for.
+        let answer = tokio::select! {
+            biased;
+            answer = &mut call => answer,
+            () = tokio::time::sleep(overdue_after) => {
+                return Box::pin(self.overdue(link, length, began, call, hedge)).await;
+            }
+        };
+        self.answered(link, length, began, &answer, true);
+        Raced::of(answer)
+    }
+
+    async fn overdue<'h, C, H>(
+        &self,
+        link: &Link,
+        length: u32,
+        began: Instant,
+        mut call: Pin<&mut C>,
+        hedge: &mut H,
+    ) -> Raced
+    where
+        C: Future<Output = Result<Reply, CallError>> + Send,
+        H: FnMut() -> Option<Hedge<'h>> + Send,
+    {
+        let mut watch = Watch::default();
+        let mut others = Vec::new();
+        while watch.step() == Step::Hedge {
+            let Some(Hedge { by, mut answer }) = self.send(link, hedge) else {
+                let pause = watch.refused();
+                let answer = tokio::select! {
+                    biased;
+                    answer = call.as_mut() => Some(answer),
+                    () = tokio::time::sleep(pause) => None,
+                };
+                let Some(answer) = answer else { continue };
+                // There was no race that it could have won.
+                self.answered(link, length, began, &answer, false);
+                return Raced { first: Some(answer), others };
+            };
+            watch.sent();
+            tokio::select! {
+                biased;
+                first = call.as_mut() => {
+                    if first.is_ok() {
+                        self.stats.hedges_wasted.fetch_add(1, Ordering::Relaxed);
+                        self.answered(link, length, began, &first, true);
+                    } else {
+                        let second = answer.await;
+                        self.ended(&second);
+                        others.push((by, second));
+                    }
+                    return Raced { first: Some(first), others };
+                }
+                second = &mut answer => {
+                    self.ended(&second);
+                    let from_origin = second.as_ref().ok().map(|reply| reply.provenance.origin > 0);
+                    others.push((by, second));
+                    if let Some(from_origin) = from_origin {
+                        self.lost(link, length, began.elapsed(), !from_origin);
+                        return Raced { first: None, others };
+                    }
+                }
+            }
+        }
+        let answer = call.await;
+        self.answered(link, length, began, &answer, true);
+        Raced { first: Some(answer), others }
+    }
+
+    /// Another to ask, if there is one and the budget allows it. Who waits for a worker that has been found slow must leave it.
+    fn send<'h>(&self, link: &Link, hedge: &mut impl FnMut() -> Option<Hedge<'h>>) -> Option<Hedge<'h>> {
+        if !self.budget.take(link.speed.is_slow()) {
+            self.is_slow_if(link, link.speed.still_waits(Instant::now().into_std()));
+            return None;
+        }
+        let sent = hedge();
+        match sent {
+            Some(_) => drop(self.stats.hedges_sent.fetch_add(1, Ordering::Relaxed)),
+            None => self.budget.give_back(),
+        }
+        sent
+    }
+
+    fn ended(&self, hedge: &Result<Reply, CallError>) {
+        let counter = if hedge.is_ok() { &self.stats.hedges_won } else { &self.stats.hedges_wasted };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The worker that was asked first answered, and nobody before it; `in_time`: not later than it should have, or than
+    /// others did.
+    #[inline]
+    fn answered(&self, link: &Link, length: u32, began: Instant, answer: &Result<Reply, CallError>, in_time: bool) {
+        if answer.is_err() {
+            return;
+        }
+        let now = Instant::now();
+        link.speed.took(length, now - began);
+        if in_time && link.speed.in_time(now.into_std()) {
+            self.slow.fetch_sub(1, Ordering::Relaxed);
+            info!(worker = %link.member, "worker is no longer slow");
+        }
+    }
+
+    /// Another answered before the worker that was asked first.
+    #[cold]
+    fn lost(&self, link: &Link, length: u32, waited: Duration, is_clear: bool) {
+        link.speed.gave_up(length, waited);
+        self.is_slow_if(link, link.speed.lost(Instant::now().into_std(), is_clear));
+    }
+
+    fn is_slow_if(&self, link: &Link, is_news: bool) {
+        if is_news {
+            self.slow.fetch_add(1, Ordering::Relaxed);
+            self.stats.slow_workers.fetch_add(1, Ordering::Relaxed);
+            warn!(worker = %link.member, "worker is slow: others answer reads of its blocks");
+        }
+    }
+}
