@@ -5,7 +5,7 @@
 #
 # A step is a function `step_…`; its name, with spaces for underscores, is the sentence that it proves. It runs in a
 # shell of its own, under `set -e`; when it ends, its background processes end and the links are made as they were. The
-# order in the file is the order of the run. Nothing here measures: the processor is usually emulated, and so slow that
+# order in the files is the order of the run. Nothing here measures: the processor is usually emulated, and so slow that
 # time limits are generous.
 set -euo pipefail
 
@@ -17,6 +17,11 @@ host1=10.77.0.2                        # rxe1 on veth1
 until_true() { until "$@" >/dev/null 2>&1; do sleep 0.1; done; }
 listens() { ss -Hltn "sport = :$1" | grep -q .; }
 rdmacm_listens() { rdma resource show cm_id | grep -q 'state LISTEN'; }
+
+# Steps of verbs of our own in workers, mounts and tools; they run last.
+verbs_steps=$(dirname "$0")/rdma-guest-verbs.sh
+# shellcheck source=scripts/rdma-guest-verbs.sh
+source "$verbs_steps"
 
 # ---- The machine itself ----------------------------------------------------------------------------------------------
 
@@ -217,7 +222,7 @@ verbs_between_devices() { # PROGRAM [OPTION]...
 }
 
 # From here on: a worker on 10.77.0.1 and a mount on 10.77.0.2, which UCX must connect by verbs although both are on one
-# machine. Buffers are small, so that every read is made of requests.
+# machine. Buffers are small, so that every read is made of requests. What is started takes UCX unless `provider` says otherwise.
 step_a_mount_reads_every_size_from_a_worker_on_the_other_device() {
     make_files
     start_worker 0 29999
@@ -257,7 +262,8 @@ step_attributes_and_listings_go_over_verbs_when_they_are_asked_to() {
 
 step_two_cards_on_either_side_share_the_requests() {
     make_files
-    "$FOREBAY" worker --rdma-network veth0:veth1 "${worker_options[@]}" -o worker.rpc.port=29999 2>worker.log &
+    "$FOREBAY" worker --rdma-network veth0:veth1 "${worker_options[@]}" -o worker.rpc.port=29999 \
+        -o network.rdma.data.provider=ucx 2>worker.log &
     until_true grep 'worker listening' worker.log
     rdma_network=veth1:veth0 start_mount 10.77.0.1:29999 -o network.rdma.data.fallback=never
     compare_files
@@ -373,7 +379,7 @@ worker_options=(-o mounts=/=file:///tmp/data -o worker.rpc.bind.host=10.77.0.1 -
 # start_worker NUMBER PORT
 start_worker() {
     "$FOREBAY" worker --rdma-network veth0 "${worker_options[@]}" -o worker.rpc.port="$2" \
-        -o network.rdma.data.port=$((59999 - $1)) 2>"worker$1.log" &
+        -o network.rdma.data.port=$((59999 - $1)) -o "network.rdma.data.provider=${provider:-ucx}" 2>"worker$1.log" &
     echo $! >"worker$1.pid"
     until_true grep 'worker listening' "worker$1.log"
 }
@@ -384,7 +390,8 @@ start_mount() {
     "$FOREBAY" mount mnt --foreground --workers "$1" --rdma-network "${rdma_network:-veth1}" -o block.size=1MiB \
         -o network.rdma.data.buffer_pool.initial_size=8MiB -o network.rdma.data.buffer_pool.prewarm_size=8MiB \
         -o network.rdma.data.buffer_pool.max_size=8MiB -o client.request_timeout=40s \
-        -o network.rdma.data.connect_timeout=45s -o network.shared_memory=off "${@:2}" 2>mount.log &
+        -o network.rdma.data.connect_timeout=45s -o network.shared_memory=off \
+        -o "network.rdma.data.provider=${provider:-ucx}" "${@:2}" 2>mount.log &
     until_true mountpoint -q mnt
 }
 
@@ -438,7 +445,7 @@ restore_links() {
 
 main() {
     local steps step name log status start passed=0 failed=0
-    mapfile -t steps < <(sed -nE 's/^(step_[a-z0-9_]+)\(\) \{$/\1/p' "$0")
+    mapfile -t steps < <(sed -nE 's/^(step_[a-z0-9_]+)\(\) \{$/\1/p' "$0" "$verbs_steps")
     (($# == 0)) || steps=("$@")
     log=$(mktemp)
     for step in "${steps[@]}"; do

@@ -27,7 +27,7 @@ copy forebay-rdma verbs_hostile
 copy forebay-tcp zero_copy
 
 # In the background, so that this hears a signal and ends the machine.
-scripts/rdma-vm.sh --timeout 2700 --ro . --ro "$programs" -- env SUITE="$programs/conformance" \
+scripts/rdma-vm.sh --timeout 3600 --ro . --ro "$programs" -- env SUITE="$programs/conformance" \
     VERBS="$programs/verbs" VERBS_HOSTILE="$programs/verbs_hostile" ZERO_COPY="$programs/zero_copy" \
     FOREBAY="$programs/forebay" RDMA_STEP_SECONDS=900 scripts/rdma-guest.sh "$@" &
 machine=$!

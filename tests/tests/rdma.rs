@@ -412,3 +412,54 @@ fn rdma_that_cannot_be_had_stops_the_start_with_the_remedy_unless_tcp_will_do() 
     tree.verify(&mount.root());
     assert!(mount.log_text().contains("RDMA cannot be had, TCP is used"), "{}", mount.log_text());
 }
+
+/// Without a card there are no verbs, which are never worth more than RDMA as a whole: what `fallback` says of that, it says of them.
+#[test]
+fn verbs_that_cannot_be_had_stop_the_start_with_the_remedy_unless_tcp_will_do() {
+    let has_card = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut found| found.next().is_some());
+    if has_card {
+        return println!("skipped: this machine has RDMA devices; `make test-rdma` shows what is done with them");
+    }
+    let bucket = Bucket::new();
+    let tree = Tree::of_equal_files(2, 1 << 20);
+    tree.put_into(&bucket, "");
+    let verbs = ["network.rdma.data.enabled=true", "network.rdma.data.provider=verbs"];
+    let asked = || Setup::without_origin().options(&verbs);
+    let worker = Setup::of(&bucket).options(&verbs).option("network.rdma.data.fallback=tcp-at-start").worker(&bucket);
+    assert!(worker.log_text().contains("RDMA cannot be had, TCP is used"), "{}", worker.log_text());
+    let address = worker.address().to_string();
+    let refused = asked().prepare_mount(&address).start();
+    refused.failed(1, &["RDMA cannot be had", "no RDMA device is active", "rdma link", "tcp-at-start"]);
+    let mount = asked().options(&[NO_WINDOW, METADATA, "network.rdma.data.fallback=tcp-at-start"]).mount([&worker]);
+    tree.verify(&mount.root());
+    let log = mount.log_text();
+    assert!(log.contains("RDMA cannot be had, TCP is used") && log.contains("metadata cannot go over RDMA"), "{log}");
+}
+
+#[test]
+fn settings_that_only_ucx_has_are_refused_with_verbs_alone() {
+    let ended = refused(&["network.rdma.data.provider=verbs"]);
+    ended.failed(2, &["network.rdma.data.provider", "network.rdma.data.transports", "only UCX has these settings"]);
+}
+
+/// A worker with UCX alone, and a mount that would take verbs if there were any.
+#[test]
+fn auto_goes_by_ucx_to_a_worker_that_offers_no_verbs() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
+    tree.put_into(&bucket, "");
+    let worker = Setup::of(&bucket)
+        .options(&SHARED_MEMORY)
+        .options(&LISTEN)
+        .option("network.rdma.data.provider=ucx")
+        .worker(&bucket);
+    let auto = ["network.rdma.data.provider=auto", "network.rdma.data.fallback=never"];
+    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&auto).mount([&worker]);
+    tree.verify(&mount.root());
+    let (own, of_worker) = (mount.own_stats(), worker.stats());
+    assert_eq!(own["rdma"]["cards"][0]["provider"], "ucx", "{own}");
+    assert_eq!((&own["rdma"]["verbs"], &of_worker["rdma"]["verbs"]), (&Value::Null, &Value::Null), "{own}");
+    assert_eq!(of_worker["rdma"]["listeners"][0]["provider"], "ucx", "{of_worker}");
+}

@@ -10,7 +10,7 @@ use forebay_types::{AuditEvents, ByteSize, FuseIo, IoBackend, S3Checksum, ServeM
 use crate::bucket_path::BucketPath;
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, Interface, ListedWorker, Mount};
 use crate::limits::{BLOCK, DAY, HOUR, MAX_BYTES, SECTOR, SMALLEST_BLOCK, ms, secs, us};
-use crate::modes::{LogFormat, LogLevel, OnStop, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
+use crate::modes::{LogFormat, LogLevel, OnStop, RdmaFallback, RdmaProvider, SecurityMode, SharedMemory, WriteMode};
 use crate::mount_endpoint::MountEndpoint;
 use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
@@ -325,7 +325,11 @@ keys! {
     section "Network: RDMA (read by the RDMA transport)" {
         /// Move data over RDMA.
         network_rdma_data_enabled "network.rdma.data.enabled": bool = false;
-        /// RDMA devices as DEVICE:PORT. With a single device, the worker listens on its address. Empty: UCX chooses.
+        /// The library for RDMA. `verbs`: libibverbs and librdmacm. `ucx`: UCX. `auto`: a worker offers both if it can;
+        /// a client prefers verbs. Data and metadata use the same library.
+        network_rdma_data_provider "network.rdma.data.provider": RdmaProvider = RdmaProvider::Auto;
+        /// RDMA devices as DEVICE:PORT. With a single device, the worker listens on its address. Empty: UCX chooses;
+        /// verbs use every active device with an IP address.
         network_rdma_data_bind_device "network.rdma.data.bind.device": Vec<String> = vec![],
             example "[\"mlx5_0:1\", \"mlx5_1:1\"]";
         /// Interfaces whose RDMA devices to use, instead of device names. The flag `--rdma-network ib0:ib2` does the
@@ -343,7 +347,8 @@ keys! {
         /// to the card that has this address; the other cards use their own addresses. Unset: the same as
         /// `worker.hostname`.
         network_rdma_data_hostname "network.rdma.data.hostname": Option<Host> = None, example "\"node1-ib\"";
-        /// The worker's port for RDMA; 0 takes a free one.
+        /// The worker's port for RDMA; 0 takes a free one. With UCX and verbs, this port is for UCX, and verbs use a free
+        /// one.
         network_rdma_data_port "network.rdma.data.port": u16 = 59999;
         /// The entry of each card's GID table to use for data, `UCX_IB_GID_INDEX`. Negative: UCX chooses.
         network_rdma_data_gid_index "network.rdma.data.gid_index": i32 = -1;

@@ -86,6 +86,16 @@ choices! {
         Off = "off",
     }
 
+    /// What drives the cards for RDMA.
+    RdmaProvider {
+        /// Verbs between processes that both have them, else UCX.
+        Auto = "auto",
+        /// libibverbs and librdmacm alone.
+        Verbs = "verbs",
+        /// UCX alone.
+        Ucx = "ucx",
+    }
+
     /// What happens when RDMA was asked for and does not work.
     RdmaFallback {
         /// Never TCP: other replicas are tried, then the read fails. Without RDMA at start the process stops.
@@ -146,5 +156,7 @@ mod tests {
         let error = ServeMode::parse("page-cache").unwrap_err();
         assert_eq!(error, "`page-cache` is not one of dio, pagecache, splice: did you mean `pagecache`?");
         assert_eq!(RdmaFallback::parse("tcp-at-start"), Ok(RdmaFallback::TcpAtStart));
+        assert_eq!(RdmaProvider::parse("verbs"), Ok(RdmaProvider::Verbs));
+        assert!(RdmaProvider::parse("verb").is_err_and(|error| error.contains("did you mean `verbs`?")));
     }
 }

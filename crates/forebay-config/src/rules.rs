@@ -7,6 +7,7 @@ use crate::endpoints::Room;
 use crate::error::Problem;
 use crate::key::Key;
 use crate::keys::Config;
+use crate::modes::RdmaProvider;
 use crate::origin::Origin;
 
 struct Rule {
@@ -130,6 +131,21 @@ const RULES: &[Rule] = &[
         holds: |config| config.network_rdma_metadata_device.iter().all(|device| is_device(device)),
     },
     Rule {
+        why: "only UCX has these settings: over verbs, rdma_cm chooses. Leave them out, or set network.rdma.data.provider = \"ucx\"",
+        keys: &[
+            "network.rdma.data.provider",
+            "network.rdma.data.transports",
+            "network.rdma.data.gid_index",
+            "network.rdma.data.service_level",
+            "network.rdma.data.partition_key",
+            "network.rdma.metadata.gid_index",
+        ],
+        holds: |config| {
+            let is_verbs = config.network_rdma_data_provider == RdmaProvider::Verbs;
+            !(is_verbs && (config.needs_ucx_for_data() || config.needs_ucx_for_metadata()))
+        },
+    },
+    Rule {
         why: "data and metadata need ports of their own",
         keys: &["network.rdma.data.port", "network.rdma.metadata.port"],
         holds: |config| {
@@ -193,6 +209,30 @@ mod tests {
             let broken: Vec<&str> = broken(size, first_open);
             assert_eq!(broken, keys, "{size} MiB, {first_open} MiB");
         }
+    }
+
+    #[test]
+    fn what_only_ucx_can_be_told_is_refused_with_verbs_alone_and_has_auto_take_ucx() {
+        const VERBS: &str = "network.rdma.data.provider=verbs";
+        let load =
+            |flags: &[&str]| Config::load(&crate::Sources::new().flags(flags.iter().map(|flag| (*flag).to_owned())));
+        for setting in [
+            "network.rdma.data.transports=rc",
+            "network.rdma.data.gid_index=3",
+            "network.rdma.data.service_level=1",
+            "network.rdma.data.partition_key=0x8001",
+            "network.rdma.metadata.gid_index=1",
+        ] {
+            let (key, _) = setting.split_once('=').unwrap();
+            let error = load(&[VERBS, setting]).unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains("provider = \"ucx\""), "{error}");
+            let config = load(&[setting]).unwrap().config;
+            let needs = (config.needs_ucx_for_data(), config.needs_ucx_for_metadata());
+            let is_of_both = key.ends_with("transports");
+            assert_eq!(needs, (!key.contains("metadata"), is_of_both || key.contains("metadata")), "{key}");
+        }
+        let config = load(&[VERBS, "network.rdma.data.traffic_class=104"]).unwrap().config;
+        assert!(!config.needs_ucx_for_data() && !config.needs_ucx_for_metadata());
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod origin;
 mod partitions;
 mod peer;
 pub mod ports;
+mod provider;
 mod rdma;
 mod security;
 mod slots;
@@ -43,6 +44,7 @@ pub fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     [
         system::check(facts, config),
         rdma::check(facts, config),
+        provider::check(facts, config),
         links::check(facts, config),
         slots::check(facts, config),
         partitions::check(facts, config),

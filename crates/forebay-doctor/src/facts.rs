@@ -90,6 +90,9 @@ pub struct Facts {
     pub pci_cards: Vec<PciCard>,
     /// RDMA devices.
     pub rdma: Rdma,
+    /// Which library verbs need and do not find, and why.
+    #[serde(default)]
+    pub verbs_missing: Option<String>,
     /// Network interfaces.
     pub interfaces: Vec<Interface>,
     /// libucp.
@@ -158,6 +161,8 @@ pub struct Outside {
     pub flow_controls: Vec<(String, FlowControl)>,
     /// What libibverbs says; see [`VerbsDevice::of_this_machine`].
     pub verbs: Vec<VerbsDevice>,
+    /// See [`VerbsDevice::missing_library`].
+    pub verbs_missing: Option<String>,
     /// The listeners of rdma_cm; see [`RdmaListener::of_this_machine`].
     pub rdma_listeners: Vec<RdmaListener>,
     /// See [`Ucx::find`].
@@ -206,6 +211,7 @@ impl Facts {
             system: System::read(root, &outside.search_path),
             modules: Module::read_all(root),
             pci_cards: PciCard::read_all(root),
+            verbs_missing: outside.verbs_missing,
             rdma: Rdma::read(root).with_verbs(&outside.verbs).since(outside.first_look.as_ref()),
             boot: Boot::read(root, &ipoib, &["ib_ipoib"]),
             interfaces,

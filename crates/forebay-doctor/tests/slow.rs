@@ -351,6 +351,7 @@ fn a_machine_that_was_recorded_gets_the_verdicts_that_it_got() {
         part_id: 4123,
         hardware: 0,
         ports: vec![(1, Some(4096), Some(4096))],
+        has_windows: Some(true),
     };
     let first = FirstLook { ms_before: 1200, faults: [("mlx5_0:1".to_owned(), BTreeMap::new())].into() };
     let outside = Outside {

@@ -13,7 +13,14 @@ use Verdict::{Fail, Info, Ok, Warn};
 /// As `ibv_devinfo` shows it.
 fn verbs() -> VerbsDevice {
     let ports = vec![(1, Some(4096), Some(4096))];
-    VerbsDevice { name: "mlx5_ib0".to_owned(), vendor_id: 0x02c9, part_id: 4124, hardware: 0, ports }
+    VerbsDevice {
+        name: "mlx5_ib0".to_owned(),
+        vendor_id: 0x02c9,
+        part_id: 4124,
+        hardware: 0,
+        ports,
+        has_windows: Some(true),
+    }
 }
 
 /// As `ethtool -i` shows it.

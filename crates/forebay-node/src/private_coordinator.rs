@@ -38,7 +38,8 @@ impl Private<'_> {
         let mut started = None;
         for port in self.ports(&loaded.config) {
             let listening = self.listening(port);
-            let tried = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening, self.audit).await;
+            let tried =
+                Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening, self.audit).await;
             if started.insert(tried).is_ok() {
                 break;
             }

@@ -317,7 +317,10 @@ impl WorkerNode {
             let own = self.addresses().find(|address| address.ip() == ip);
             host_and_port(&ip.to_string(), own.unwrap_or(listening).port())
         });
-        let rdma = self.rdma.iter().flat_map(|rdma| &rdma.paths.data);
+        let rdma = self
+            .rdma
+            .iter()
+            .flat_map(|rdma| rdma.paths.data.iter().chain(rdma.paths.verbs.iter().flat_map(|verbs| &verbs.data)));
         let rdma_data = rdma.map(|path| host_and_port(&path.host, path.port)).collect();
         Ok(Addresses { rpc: reach(listening)?, tcp_data: tcp_data.into_iter().collect(), rdma_data, web })
     }

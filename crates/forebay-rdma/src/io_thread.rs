@@ -31,6 +31,7 @@ use crate::caller_memory::{CallerMemory, CallerPool};
 use crate::connection::Connection;
 use crate::context::{alone, context};
 use crate::gauges::Gauges;
+use crate::growing::grow;
 use crate::options::IoThreadOptions;
 use crate::trace::Trace;
 use crate::vanishing;
@@ -44,8 +45,6 @@ const DROP_WITHIN: Duration = Duration::from_secs(2);
 /// touched yet), so that a store of a TiB can say how far it is, and a process that is told to end does so. An extent
 /// never lies in two.
 const MAX_PART: ByteSize = ByteSize::gib(1);
-/// How often it says so.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A job for the I/O thread.
 type Job = Box<dyn FnOnce(&Rc<Core>) + Send>;
@@ -225,22 +224,8 @@ impl IoThread {
         if size <= self.registration.size() {
             return Ok(());
         }
-        let start = Instant::now();
-        let mut told = start;
-        let outcome = self.registration.grow_with(size, |done| {
-            if told.elapsed() >= PROGRESS_INTERVAL {
-                told = Instant::now();
-                tracing::info!(card = &*self.name, %done, total = %size, "registering memory for RDMA");
-            }
-            !given_up.is_cancelled()
-        });
-        if let Some(trace) = &self.trace {
-            trace.registered(start.elapsed(), outcome.is_ok());
-        }
-        if told > start && outcome.is_ok() {
-            tracing::info!(card = &*self.name, total = %size, took = ?start.elapsed(), "memory is registered for RDMA");
-        }
-        outcome.map_err(RdmaError::from)
+        let trace = self.trace.as_deref();
+        grow(&self.name, size, trace, given_up, |goes_on| self.registration.grow_with(size, goes_on))
     }
 
     /// Its name.

@@ -1,5 +1,6 @@
 //! The transports over RDMA, two of them: over UCX, which this page is about, and over verbs of our own ([`verbs`]). They have one client
-//! and one server's logic, each over links of either kind (`client_link`, `peer_link`).
+//! and one server's logic, each over links of either kind (`client_link`, `peer_link`). Who has both need not know which is which:
+//! [`Driven`] is an I/O thread of either, [`Listening`] a server.
 //!
 //! The UCX transport: [`forebay_transport::wire`]'s messages as UCX's active messages.
 //!
@@ -28,13 +29,16 @@ mod client;
 mod client_link;
 mod connection;
 mod context;
+mod driven;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gauges;
+mod growing;
 mod io_thread;
 mod options;
 mod peer_link;
 mod peers;
+mod providers;
 mod security;
 mod server;
 mod serving;
@@ -46,6 +50,7 @@ pub mod verbs;
 pub mod wire;
 
 pub use client::RdmaTransport;
+pub use driven::{Driven, Listening, Provider};
 pub use forebay_ucx::{Error as UcxError, Library, Resource};
 pub use io_thread::{IoThread, IoThreadStats};
 pub use options::{ClientOptions, FabricOptions, IoThreadOptions, ServerOptions};

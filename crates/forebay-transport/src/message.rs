@@ -2,11 +2,11 @@
 //!
 //! Paths and names are bytes. Decoding never panics; every length is checked by the decoder against what is there.
 
+mod paths;
 mod writes;
 
+pub use paths::{MAX_PATHS, PathAddress, PathsReply, VERBS_VERSION, VerbsPaths};
 pub use writes::{Change, ChangeReply, MAX_PARTS, UploadRequest};
-
-use std::fmt;
 
 use bytes::Bytes;
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileId, FileKind, FileVersion, MAX_REPLICAS, SectorRange};
@@ -61,44 +61,6 @@ pub struct CoverageReply {
     pub memory: Vec<SectorRange>,
     /// On disk.
     pub disk: Vec<SectorRange>,
-}
-
-/// Listeners of one worker, at most: more than any machine has network cards.
-pub const MAX_PATHS: usize = 16;
-/// Bytes of a host's name, at most, and of a card's.
-const MAX_NAME: usize = 255;
-
-/// The ways to reach a worker besides TCP.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathsReply {
-    /// The version of UCX that it runs, `1.20.0`; only the same major and minor understand it.
-    pub ucx: Option<String>,
-    /// Where it listens for data.
-    pub data: Vec<PathAddress>,
-    /// Where it listens for metadata.
-    pub metadata: Option<PathAddress>,
-}
-
-impl fmt::Display for PathsReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(ucx) = &self.ucx else { return f.write_str("TCP alone") };
-        let card = |path: &PathAddress| format!("{} port {}", path.card, path.port);
-        let data: Vec<_> = self.data.iter().map(card).collect();
-        let data = if data.is_empty() { "none".to_owned() } else { data.join(", ") };
-        let metadata = self.metadata.as_ref().map_or_else(|| "none".to_owned(), card);
-        write!(f, "UCX {ucx}, for data: {data}, for metadata: {metadata}")
-    }
-}
-
-/// One listener.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathAddress {
-    /// The network card, for logs.
-    pub card: String,
-    /// The host; empty when it is the one that clients know the worker by.
-    pub host: String,
-    /// The port.
-    pub port: u16,
 }
 
 /// Most files in one [`FreeRequest`]: their request stays below [`crate::wire::MAX_REQUEST_BODY`].
@@ -231,31 +193,6 @@ impl ListRequest {
     }
 }
 
-impl PathsReply {
-    /// The body of the reply.
-    #[must_use]
-    pub fn encode(&self) -> Bytes {
-        encode(self)
-    }
-
-    /// Reads it back.
-    ///
-    /// # Errors
-    /// [`FailureKind::InvalidArgument`] for anything else.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let reply: Self = decode("paths reply", bytes)?;
-        let addresses = || reply.data.iter().chain(&reply.metadata);
-        if addresses().count() > MAX_PATHS {
-            return Err(malformed("paths reply", format!("{} listeners", reply.data.len())));
-        }
-        let names = addresses().flat_map(|address| [&address.card, &address.host]).chain(&reply.ucx);
-        match names.map(String::len).max() {
-            Some(length) if length > MAX_NAME => Err(malformed("paths reply", format!("a name of {length} bytes"))),
-            _ => Ok(reply),
-        }
-    }
-}
-
 impl FreeRequest {
     /// The body of a request.
     #[must_use]
@@ -310,7 +247,7 @@ impl AdoptRequest {
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let request: Self = decode("adopt request", bytes)?;
         match request.from.len() {
-            1..=MAX_NAME => Ok(request),
+            1..=paths::MAX_NAME => Ok(request),
             length => Err(malformed("adopt request", format!("a name of {length} bytes"))),
         }
     }
@@ -424,13 +361,6 @@ mod tests {
         assert_eq!(StatReadReply::decode(&small.encode()), Ok(small));
         let coverage = CoverageReply { memory: vec![SectorRange { start: 1, end: 5 }], disk: vec![] };
         assert_eq!(CoverageReply::decode(&coverage.encode()), Ok(coverage));
-        let address = PathAddress { card: "mlx5_0:1".into(), host: "10.0.0.1".into(), port: 59999 };
-        let paths =
-            PathsReply { ucx: Some("1.20.0".into()), data: vec![address.clone()], metadata: Some(address.clone()) };
-        let crowd = PathsReply { data: vec![address.clone(); MAX_PATHS + 1], ..paths.clone() };
-        let long = PathsReply { ucx: Some("1".repeat(256)), ..paths.clone() };
-        assert_eq!(PathsReply::decode(&paths.encode()), Ok(paths));
-        assert!(PathsReply::decode(&crowd.encode()).is_err() && PathsReply::decode(&long.encode()).is_err());
         let free = FreeRequest { files: vec![(FileId([7; 16]), u64::MAX); MAX_FREED], below: Some(vec![b'/'; 1024]) };
         assert!(free.encode().len() <= crate::wire::MAX_REQUEST_BODY as usize);
         assert_eq!(FreeRequest::decode(&free.encode()), Ok(free.clone()));

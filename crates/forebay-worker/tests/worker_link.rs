@@ -61,7 +61,8 @@ fn at(port: u16) -> PathAddress {
 
 /// A worker that offers data and metadata at these ports.
 fn offer(data: Option<u16>, metadata: Option<u16>) -> PathsReply {
-    PathsReply { ucx: Some("1.20.0".into()), data: data.map(at).into_iter().collect(), metadata: metadata.map(at) }
+    let (ucx, data) = (Some("1.20.0".into()), data.map(at).into_iter().collect());
+    PathsReply { ucx, data, metadata: metadata.map(at), verbs: None }
 }
 
 impl Scene {

@@ -1,12 +1,13 @@
 //! A run of the client, from beginning to end.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Local;
 use forebay_locks::Mutex;
+use forebay_rdma::verbs::VerbsThread;
 use forebay_rdma::{IoThread, Library, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
@@ -24,6 +25,7 @@ use crate::plan::{self, CONNECT_DEADLINE, OPERATION_DEADLINE, WINDOWS_A_ROW};
 use crate::report::{BandwidthResult, LatencyResult, Report, ServerReport, UcxReport, Verified};
 use crate::statistics::{Bandwidth, Counted, Latency, rate};
 use crate::ucx::{context, io_thread};
+use crate::verbs::verbs_thread;
 use crate::wire::{BENCH_CLUSTER, Offer};
 use crate::{memory, text, usage};
 
@@ -62,10 +64,19 @@ pub fn run(
             Ok::<_, Error>((context, registration))
         })
         .transpose()?;
+    let verbs = match (&options.verbs, offer.verbs) {
+        (None, _) => None,
+        (Some(card), Some(server)) => Some((verbs_thread(card, &pool)?, card.address, server)),
+        (Some(_), None) => {
+            let reason = "it serves CACHE by no verbs; restart it with `--provider verbs`".to_owned();
+            return Err(Error::Refused { address: options.server, reason });
+        }
+    };
+    let by_verbs = verbs.as_ref().map(|(thread, ..)| Arc::clone(thread));
     let connector = Arc::new(Connector {
         server: options.server,
         bind: options.bind,
-        cache: cache(options, &offer, io_thread.clone()),
+        cache: cache(options, &offer, io_thread.clone(), verbs),
         offer,
         pool,
         ucx: one_sided,
@@ -89,6 +100,7 @@ pub fn run(
             lanes: Vec::new(),
             rdma: false,
         }),
+        verbs: options.verbs.as_ref().map(|card| card.device.clone()),
         case: options.case,
         duration_seconds: options.duration.as_secs_f64(),
         verified: Vec::new(),
@@ -106,6 +118,9 @@ pub fn run(
             if let Some(io_thread) = &io_thread {
                 io_thread.close().await;
             }
+            if let Some(thread) = &by_verbs {
+                thread.close().await;
+            }
         };
         if tokio::time::timeout(CLOSE_WITHIN, close).await.is_err() {
             tracing::debug!("the cache's link did not end in time");
@@ -115,22 +130,28 @@ pub fn run(
 }
 
 /// The way of the cache. Patient: an emulated card answers late, and whether it answers is not what is measured.
-fn cache(options: &ClientOptions, offer: &Offer, io_thread: Option<Arc<IoThread>>) -> Arc<dyn Transport> {
+fn cache(
+    options: &ClientOptions,
+    offer: &Offer,
+    io_thread: Option<Arc<IoThread>>,
+    verbs: Option<(Arc<VerbsThread>, IpAddr, SocketAddr)>,
+) -> Arc<dyn Transport> {
     let address = SocketAddr::new(options.server.ip(), offer.cache_port).to_string();
     let (keepalive, dead_after) = (OPERATION_DEADLINE / 6, OPERATION_DEADLINE / 2);
     let max_outstanding = 2 * plan::MAX_OPERATIONS as usize;
+    let over_rdma = |bind| forebay_rdma::ClientOptions {
+        connect_timeout: CONNECT_DEADLINE,
+        keepalive,
+        dead_after,
+        max_outstanding,
+        bind,
+        ..forebay_rdma::ClientOptions::new(BENCH_CLUSTER, MAX_BLOCK_SIZE)
+    };
+    if let Some((thread, from, server)) = verbs {
+        return Arc::new(RdmaTransport::over_verbs(server.to_string(), thread, over_rdma(Some(from))));
+    }
     match io_thread {
-        Some(io_thread) => {
-            let options = forebay_rdma::ClientOptions {
-                connect_timeout: CONNECT_DEADLINE,
-                keepalive,
-                dead_after,
-                max_outstanding,
-                bind: options.bind,
-                ..forebay_rdma::ClientOptions::new(BENCH_CLUSTER, MAX_BLOCK_SIZE)
-            };
-            Arc::new(RdmaTransport::new(address, io_thread, options))
-        }
+        Some(io_thread) => Arc::new(RdmaTransport::new(address, io_thread, over_rdma(options.bind))),
         None => Arc::new(TcpTransport::new(
             address,
             forebay_tcp::ClientOptions {
@@ -215,6 +236,9 @@ impl Session<'_> {
                     }
                 }
             }
+        }
+        if let Some(card) = &self.options.verbs {
+            self.say(&format!("[INFO] CACHE by verbs over {}, not as READ and WRITE", card.device))?;
         }
         let server = &self.report.server;
         let line = format!("[INFO] Server: Forebay {}, Delay {} us", server.version, server.delay_us);

@@ -81,8 +81,9 @@ pub fn samples() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let offer = |ucx: bool| {
         let keys = |count: usize| vec![vec![7; 40]; count];
         let ucx = ucx.then(|| UcxOffer { version: "1.20.0".into(), port: 3, blocks: keys(4), area: keys(AREA_FRAMES) });
+        let verbs = ucx.is_some().then(|| SocketAddr::from(([10, 0, 0, 1], 7)));
         let (session, version, delay) = (9, "0.1.0".to_owned(), Duration::from_micros(7));
-        Answer::Opened(Offer { session, version, delay, blocks: 4, cache_port: 5, ucx })
+        Answer::Opened(Offer { session, version, delay, blocks: 4, cache_port: 5, ucx, verbs })
     };
     let requests = [Request::Open { ucx: Some("1.20.0".into()) }, Request::Usage, Request::Stream { session: 9 }];
     let usage = Answer::Usage { cpu: Duration::from_millis(1), sessions: 2 };

@@ -7,6 +7,8 @@
 //! * `CACHE`: a request and its reply over [`forebay_rdma`] or [`forebay_tcp`], from a service that has everything in
 //!   memory: what a mount gets from a worker, without the checksums that the mount adds.
 //!
+//! `CACHE` can go by verbs beside either: that is how the cache's two transports over RDMA are compared.
+//!
 //! Over TCP, `READ` and `WRITE` are the plainest thing that sockets can do: blocking, one thread a connection.
 //!
 //! The parts: [`plan`](mod@plan) (pure: which tests, how many threads, which bytes), `statistics` and `text` (pure: what is
@@ -53,10 +55,11 @@ mod statistics;
 mod text;
 mod ucx;
 mod usage;
+mod verbs;
 mod wire;
 
 pub use error::Error;
-pub use options::{CardNames, Case, ClientOptions, Kind, ServerOptions, TransportChoice, UcxOptions};
+pub use options::{CardNames, Case, ClientOptions, Kind, ServerOptions, TransportChoice, UcxOptions, VerbsCard};
 pub use report::Report;
 pub use server::Server;
 pub use statistics::{Bandwidth, Latency};

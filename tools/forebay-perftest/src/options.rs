@@ -93,6 +93,15 @@ pub struct UcxOptions {
     pub transports: Vec<String>,
 }
 
+/// The card that CACHE is to go over by verbs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerbsCard {
+    /// The device: `mlx5_0`.
+    pub device: String,
+    /// Its address: where a server listens, and a client connects from.
+    pub address: IpAddr,
+}
+
 /// What a person calls the network cards of this machine, for the first lines of a report.
 #[derive(Clone, Debug, Default)]
 pub struct CardNames {
@@ -113,6 +122,8 @@ pub struct ClientOptions {
     pub transport: TransportChoice,
     /// What UCX is to use.
     pub ucx: UcxOptions,
+    /// Have CACHE go by verbs over this card, and WRITE and READ as `transport` says.
+    pub verbs: Option<VerbsCard>,
     /// Which tests.
     pub case: Case,
     /// Tables of all sizes instead of lines for a few.
@@ -140,7 +151,7 @@ pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub address: SocketAddr,
     /// The first of the ports that data goes over: one for CACHE over TCP, and with UCX the next two for READ and WRITE and for
-    /// CACHE over UCX. `None` takes free ones.
+    /// CACHE over UCX, and with verbs the one after these. `None` takes free ones.
     pub data_port: Option<u16>,
     /// How long answering a request of the cache, or of the plain sockets, takes besides.
     pub delay: Duration,
@@ -148,4 +159,6 @@ pub struct ServerOptions {
     pub transport: TransportChoice,
     /// What UCX is to use.
     pub ucx: UcxOptions,
+    /// Serve CACHE by verbs over this card, too.
+    pub verbs: Option<VerbsCard>,
 }

@@ -184,6 +184,7 @@ mod tests {
             bind: None,
             transport: TransportChoice::Tcp,
             ucx: UcxOptions::default(),
+            verbs: None,
             case: Case::All,
             all_sizes: true,
             sizes: Vec::new(),

@@ -18,6 +18,8 @@ pub struct Report {
     pub server: ServerReport,
     /// UCX, if it carried them.
     pub ucx: Option<UcxReport>,
+    /// The card over which CACHE went by verbs, if it did.
+    pub verbs: Option<String>,
     /// Which tests.
     pub case: Case,
     /// How long each test was to take, in seconds.

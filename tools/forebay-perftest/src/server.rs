@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::FRAME_SIZE;
+use forebay_rdma::verbs::VerbsServer;
 use forebay_rdma::{IoThread, Library, RdmaServer, Resource};
 use forebay_tcp::TcpServer;
 use forebay_transport::Service;
@@ -41,6 +42,7 @@ use crate::server::service::Blocks;
 use crate::server::sessions::Sessions;
 use crate::server::shared::{ServerShared, UcxPorts};
 use crate::ucx::{context, io_thread};
+use crate::verbs::verbs_thread;
 use crate::wire::BENCH_CLUSTER;
 
 /// Connections at once, those included that have not yet said what they are for.
@@ -60,6 +62,7 @@ pub struct Server {
     shared: Arc<ServerShared>,
     tcp: TcpServer,
     ucx: Option<Ucx>,
+    verbs: Option<VerbsServer>,
     tasks: TaskTracker,
 }
 
@@ -88,6 +91,24 @@ impl Server {
         let service = Arc::clone(&blocks) as Arc<dyn Service>;
         let sessions = Arc::new(Sessions::default());
         let requests = 2 * plan::MAX_OPERATIONS as usize;
+        let cache = |address| forebay_rdma::ServerOptions {
+            max_requests_per_connection: requests,
+            hello_timeout: CONNECT_DEADLINE,
+            stall_timeout: OPERATION_DEADLINE,
+            ..forebay_rdma::ServerOptions::new(address, BENCH_CLUSTER, MAX_BLOCK_SIZE)
+        };
+        let verbs = match options.verbs {
+            None => None,
+            Some(card) => {
+                let address = SocketAddr::new(card.address, port(3).port());
+                let starting = tokio::task::spawn_blocking({
+                    let pool = pool.clone();
+                    move || verbs_thread(&card, &pool)
+                });
+                let thread = starting.await.map_err(io::Error::other)??;
+                Some(VerbsServer::bind(thread, cache(address), Arc::clone(&service)).await?)
+            }
+        };
         let (ucx, ports) = match options.transport {
             TransportChoice::Tcp => (None, None),
             TransportChoice::Ucx => {
@@ -105,13 +126,7 @@ impl Server {
                 });
                 let (io_thread, (one_sided, memory)) = starting.await.map_err(io::Error::other)??;
                 let io_thread = Arc::new(io_thread);
-                let cache = forebay_rdma::ServerOptions {
-                    max_requests_per_connection: requests,
-                    hello_timeout: CONNECT_DEADLINE,
-                    stall_timeout: OPERATION_DEADLINE,
-                    ..forebay_rdma::ServerOptions::new(port(2), BENCH_CLUSTER, MAX_BLOCK_SIZE)
-                };
-                let server = RdmaServer::bind(Arc::clone(&io_thread), cache, Arc::clone(&service)).await?;
+                let server = RdmaServer::bind(Arc::clone(&io_thread), cache(port(2)), Arc::clone(&service)).await?;
                 let ports = UcxPorts {
                     version: library.version().to_string(),
                     port: memory.port,
@@ -138,12 +153,13 @@ impl Server {
             blocks,
             tcp_port: tcp.local_addr().port(),
             ucx: ports,
+            verbs: verbs.as_ref().map(VerbsServer::local_addr),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         });
         let tasks = TaskTracker::new();
         tasks.spawn(accept(listener, Arc::clone(&shared), tasks.clone()));
-        Ok(Self { address, shared, tcp, ucx, tasks })
+        Ok(Self { address, shared, tcp, ucx, verbs, tasks })
     }
 
     /// Where it listens for clients.
@@ -156,6 +172,12 @@ impl Server {
     #[must_use]
     pub fn ucx(&self) -> Option<(u16, &str)> {
         self.shared.ucx.as_ref().map(|ucx| (ucx.port, ucx.version.as_str()))
+    }
+
+    /// Where verbs listen; `None` without.
+    #[must_use]
+    pub fn verbs(&self) -> Option<SocketAddr> {
+        self.shared.verbs
     }
 
     /// Every port that clients need, that for control first: all that a firewall has to let through.
@@ -184,6 +206,9 @@ impl Server {
         let close = async {
             self.tasks.wait().await;
             self.tcp.close().await;
+            if let Some(verbs) = &self.verbs {
+                verbs.close().await;
+            }
             if let Some(ucx) = &self.ucx {
                 ucx.server.close().await;
                 ucx.io_thread.close().await;

@@ -33,7 +33,7 @@ pub(crate) const GREETING: u16 = 1;
 pub(crate) const WELCOME: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"FOREBAYB";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes before a control message.
 pub(crate) const HEADER_LEN: usize = 16;
 /// Bytes of a control message at most: an offer with a hundred memory keys has some ten thousand.
@@ -80,6 +80,8 @@ pub(crate) struct Offer {
     pub(crate) cache_port: u16,
     /// With UCX.
     pub(crate) ucx: Option<UcxOffer>,
+    /// Where the cache's server over verbs listens.
+    pub(crate) verbs: Option<SocketAddr>,
 }
 
 /// Memory for one-sided access.
@@ -249,6 +251,7 @@ mod tests {
     use super::*;
 
     fn offer(ucx: bool) -> Offer {
+        let verbs = ucx.then(|| SocketAddr::from(([10, 0, 0, 1], 7)));
         let ucx = ucx.then(|| UcxOffer {
             version: "1.13.1".into(),
             port: 3,
@@ -262,6 +265,7 @@ mod tests {
             blocks: 4,
             cache_port: 5,
             ucx,
+            verbs,
         }
     }
 

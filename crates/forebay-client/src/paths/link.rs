@@ -190,14 +190,13 @@ impl WorkerLinkShared {
     fn made(&self, offered: PathsReply, old: Option<&Found>) -> Found {
         let WorkerPaths { data, metadata } = self.maker.paths(&self.tcp, &offered);
         let has_rdma = data.as_ref().is_ok_and(|paths| !paths.is_empty()) || !metadata.is_empty();
-        let same_ucx = old.filter(|old| old.offered.ucx == offered.ucx);
-        let data = match same_ucx.filter(|old| old.offered.data == offered.data) {
+        let data = match old.filter(|old| old.offered.has_data_of(&offered)) {
             Some(old) => Arc::clone(&old.data),
             None => self.transport(data, self.options, old.map(|old| &*old.data)),
         };
         // Attributes are never worth an error.
         let policy = PathPolicy { fallback: Fallback::Auto, ..self.options.policy };
-        let metadata = match same_ucx.filter(|old| old.offered.metadata == offered.metadata) {
+        let metadata = match old.filter(|old| old.offered.has_metadata_of(&offered)) {
             Some(old) => Arc::clone(&old.metadata),
             None => {
                 let options = PathOptions { policy, ..self.options };

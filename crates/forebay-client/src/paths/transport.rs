@@ -361,9 +361,10 @@ impl Transport for PathsTransport {
     }
 
     fn kind(&self) -> TransportKind {
-        match self.shared.paths.iter().any(|path| path.kind == PathKind::Rdma) {
-            true => TransportKind::Ucx,
-            false => TransportKind::Tcp,
+        match self.shared.paths.iter().find(|path| path.kind == PathKind::Rdma) {
+            Some(path) if path.link.kind() == TransportKind::Verbs => TransportKind::Verbs,
+            Some(_) => TransportKind::Ucx,
+            None => TransportKind::Tcp,
         }
     }
 

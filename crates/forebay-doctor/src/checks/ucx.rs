@@ -2,7 +2,7 @@
 
 use forebay_config::{Config, RdmaFallback};
 
-use crate::checks::{Check, Section, Verdict, cards};
+use crate::checks::{Check, Section, Verdict, cards, provider};
 use crate::facts::{DeviceKind, Facts, Ucx};
 use crate::text::listed;
 
@@ -19,12 +19,16 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     if facts.recording.as_ref().is_some_and(|recording| !recording.has_answers()) && *ucx == Ucx::default() {
         return vec![row("library", Verdict::Info, "not recorded")];
     }
+    if config.network_rdma_data_enabled && !provider::takes_ucx(config) {
+        return vec![row("library", Verdict::Info, "not used: network.rdma.data.provider is \"verbs\"")];
+    }
     match &ucx.error {
         Some(error) => {
             let (what, remedy) = error.split_once("; ").unwrap_or((error, "install UCX 1.20 or newer"));
             // Transports of the user's choice need no card, and need UCX all the same.
             let verdict = match config.network_rdma_data_fallback {
                 _ if !config.network_rdma_data_enabled => Verdict::Info,
+                _ if provider::has_verbs(facts, config) => Verdict::Info,
                 RdmaFallback::TcpAtStart => Verdict::Warn,
                 RdmaFallback::Auto | RdmaFallback::Never => Verdict::Fail,
             };

@@ -64,8 +64,11 @@ pub struct PeerWorker {
     pub error: Option<String>,
     /// How long it took to answer a question over TCP, in microseconds: the shortest of a few.
     pub ping_us: Option<u64>,
-    /// The version of UCX that it runs; `None` where it offers no RDMA.
+    /// The version of UCX that it runs; `None` where it offers none.
     pub ucx: Option<String>,
+    /// The version of what it speaks over verbs; `None` where it offers none.
+    #[serde(default)]
+    pub verbs: Option<u8>,
     /// The ways to it by RDMA.
     pub listeners: Vec<PeerListener>,
 }
@@ -75,6 +78,9 @@ pub struct PeerWorker {
 pub struct PeerListener {
     /// Its network card, by the worker's name for it.
     pub card: String,
+    /// Whether it is one of verbs, and not of UCX.
+    #[serde(default)]
+    pub is_verbs: bool,
     /// Where it listens.
     pub address: String,
     /// The card here that it was connected from; `any` where UCX chose.

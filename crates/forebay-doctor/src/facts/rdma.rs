@@ -64,6 +64,9 @@ pub struct Device {
     pub part_id: Option<u32>,
     /// What it is to a network, as verbs name it: `InfiniBand` for RoCE too, `iWARP`, `unspecified`, …
     pub transport: Option<String>,
+    /// Whether it binds memory windows of type 2, without which verbs are not used. Known where libibverbs is.
+    #[serde(default)]
+    pub has_windows: Option<bool>,
     /// Its board: `MT_0000000223`.
     pub board: Option<String>,
     /// Its node GUID.
@@ -211,6 +214,7 @@ impl Device {
             model: word("hca_type"),
             hardware: word("hw_rev"),
             vendor_id: None,
+            has_windows: None,
             part_id: part_id(root, &folder),
             transport: transport(&node_type).map(str::to_owned),
             firmware: word("fw_ver").filter(|version| version.chars().any(|c| c.is_ascii_digit() && c != '0')),

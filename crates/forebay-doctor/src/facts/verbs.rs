@@ -6,7 +6,10 @@
 
 use std::ffi::CStr;
 
-use forebay_verbs_sys::{Ibverbs, ibv_context, ibv_device, ibv_device_attr, ibv_port_attr};
+use forebay_verbs_sys::{
+    IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, Ibverbs, ibv_context, ibv_device, ibv_device_attr,
+    ibv_port_attr,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::rdma::Rdma;
@@ -24,6 +27,9 @@ pub struct VerbsDevice {
     pub hardware: u32,
     /// Number of a port, the largest packet that it takes, and the one in use, in bytes.
     pub ports: Vec<(u32, Option<u32>, Option<u32>)>,
+    /// Whether it binds memory windows of type 2; not known of a machine that an earlier release recorded.
+    #[serde(default)]
+    pub has_windows: Option<bool>,
 }
 
 /// The library of this machine.
@@ -39,6 +45,18 @@ impl VerbsDevice {
         }
         forebay_verbs_sys::load().map_or_else(Vec::new, |verbs| Verbs(verbs).devices(rdma))
     }
+
+    /// Which of the two libraries that verbs need cannot be loaded, and why. Without RDMA devices neither is tried.
+    #[must_use]
+    pub fn missing_library(rdma: &Rdma) -> Option<String> {
+        if rdma.devices.is_empty() {
+            return None;
+        }
+        let missing = |library, reason: &str| format!("{library}: {reason}");
+        let verbs = forebay_verbs_sys::try_load().err().map(|reason| missing(forebay_verbs_sys::SONAME, reason));
+        let cm = || forebay_verbs_sys::load_cm().err().map(|reason| missing(forebay_verbs_sys::CM_SONAME, reason));
+        verbs.or_else(cm)
+    }
 }
 
 impl Rdma {
@@ -49,6 +67,7 @@ impl Rdma {
             let Some(said) = verbs.iter().find(|said| said.name == device.name) else { continue };
             device.vendor_id = Some(format!("0x{:04x}", said.vendor_id));
             device.part_id = Some(said.part_id);
+            device.has_windows = said.has_windows;
             device.hardware = Some(format!("{:x}", said.hardware));
             for port in &mut device.ports {
                 if let Some((_, max, active)) = said.ports.iter().find(|(number, ..)| *number == port.number) {
@@ -99,8 +118,9 @@ impl Verbs {
         let result = unsafe { (self.0.ibv_query_device)(context, &raw mut attributes) };
         // SAFETY: the context is open, and not used after this.
         unsafe { (self.0.ibv_close_device)(context) };
-        let ibv_device_attr { vendor_id, vendor_part_id: part_id, hw_ver: hardware, .. } = attributes;
-        (result == 0).then_some(VerbsDevice { name, vendor_id, part_id, hardware, ports })
+        let ibv_device_attr { vendor_id, vendor_part_id: part_id, hw_ver: hardware, device_cap_flags, .. } = attributes;
+        let has_windows = Some(device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0);
+        (result == 0).then_some(VerbsDevice { name, vendor_id, part_id, hardware, ports, has_windows })
     }
 
     fn port(self, context: *mut ibv_context, number: u32) -> Option<(u32, Option<u32>, Option<u32>)> {

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use forebay_config::{Config, SecurityMode};
 use forebay_doctor::Root;
-use forebay_doctor::facts::{Address, Port, Rdma};
+use forebay_doctor::facts::{Address, Device, DeviceKind, Port, Rdma};
 use forebay_memory::Pool;
-use forebay_rdma::{FabricOptions, IoThread, IoThreadOptions, IoThreadStats, Resource, Trace};
+use forebay_rdma::verbs::{VerbsLibrary, VerbsOptions, VerbsThread};
+use forebay_rdma::{
+    Driven, FabricOptions, IoThread, IoThreadOptions, IoThreadStats, Provider, RdmaError, Resource, Trace,
+};
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +25,9 @@ use crate::error::{Exit, Fault};
 pub struct Card {
     /// Its name in logs.
     pub name: String,
-    /// UCX's name of it; none leaves the choice to UCX.
+    /// What drives it.
+    pub provider: Provider,
+    /// UCX's name of it, `mlx5_0:1`; none leaves the choice to UCX. Verbs have the part before the colon.
     pub device: Option<String>,
     /// What is asked of its fabric.
     pub fabric: FabricOptions,
@@ -77,6 +82,68 @@ impl Machine {
         let fabric = data_fabric(config);
         cards.iter_mut().for_each(|card| card.fabric = fabric);
         Ok(cards)
+    }
+
+    /// The cards for data by `provider`. Verbs need an address on each, and where none is named take every active card that has one.
+    ///
+    /// # Errors
+    /// As for [`Machine::data_cards`]; for verbs also when there is no such card.
+    pub fn data_cards_by(&self, config: &Config, provider: Provider) -> anyhow::Result<Vec<Card>> {
+        let cards = self.data_cards(config)?;
+        if provider == Provider::Ucx {
+            return Ok(cards);
+        }
+        let fabric = data_fabric(config);
+        let cards = match cards.iter().any(|card| card.device.is_some()) {
+            true => cards,
+            false => self.active_cards().map(|card| Card { fabric, ..card }).collect(),
+        };
+        let cards: Vec<_> = cards.into_iter().map(|card| Card { provider, ..card }).collect();
+        cards.iter().try_for_each(Card::check_address)?;
+        if cards.is_empty() {
+            return Err(self.none_active().into());
+        }
+        Ok(cards)
+    }
+
+    /// The card for attributes and listings by `provider`.
+    ///
+    /// # Errors
+    /// As for [`Machine::data_cards_by`].
+    pub fn metadata_card_by(&self, config: &Config, provider: Provider) -> anyhow::Result<Card> {
+        let card = self.metadata_card(config)?;
+        if provider == Provider::Ucx {
+            return Ok(card);
+        }
+        let card = match card.device {
+            Some(_) => card,
+            None => self.active_cards().next().ok_or_else(|| self.none_active())?,
+        };
+        let card = Card { provider, ..card };
+        card.check_address()?;
+        Ok(card)
+    }
+
+    /// Every port that verbs can use: it is active, and its interface has an address.
+    fn active_cards(&self) -> impl Iterator<Item = Card> {
+        let is_for_verbs = |(device, port): &(&Device, &Port)| {
+            port.is_active() && matches!(device.kind, DeviceKind::Verbs | DeviceKind::Software)
+        };
+        self.rdma.ports().filter(is_for_verbs).filter_map(|(device, port)| {
+            let name = port.name.clone();
+            let card = Card { device: Some(name.clone()), name, numa_node: device.numa_node, ..Card::default() };
+            let card = self.with_address(card, port.interfaces.first().map(String::as_str));
+            card.address.is_some().then_some(card)
+        })
+    }
+
+    fn none_active(&self) -> Fault {
+        let what = "no RDMA device is active and has an IP address, so verbs have nothing to use";
+        Fault::new(
+            Exit::Failed,
+            what,
+            format!("give a card's interface an address, see its link: `rdma link`; {}", self.listed()),
+        )
     }
 
     /// The card for attributes and listings.
@@ -170,11 +237,30 @@ impl Card {
         Rail { subnet: self.address.zip(self.prefix), numa_node: self.numa_node }
     }
 
+    /// What its I/O thread is called in logs and statistics: with both libraries, a card has one of each.
+    pub fn thread_name(&self) -> String {
+        match self.provider {
+            Provider::Ucx => self.name.clone(),
+            Provider::Verbs => format!("{} verbs", self.name),
+        }
+    }
+
+    fn check_address(&self) -> anyhow::Result<()> {
+        match self.address {
+            Some(_) => Ok(()),
+            None => {
+                let what = format!("card {} has no IP address, by which verbs connect", self.name);
+                Err(Fault::new(Exit::Failed, what, "give its interface one: `ip addr add ADDRESS/BITS dev INTERFACE`")
+                    .into())
+            }
+        }
+    }
+
     /// An I/O thread on it, which takes `name` in logs, with `registered` bytes of `pool` registered. Blocks while they are
     /// registered, until it is `given_up`.
     ///
     /// # Errors
-    /// When UCX cannot use the card, or it has no RDMA and no transports were configured.
+    /// When its library cannot use the card, or it has no RDMA and no transports were configured.
     pub fn io_thread(
         &self,
         config: &Config,
@@ -183,7 +269,46 @@ impl Card {
         registered: ByteSize,
         trace: Option<&Arc<Trace>>,
         given_up: &CancellationToken,
-    ) -> anyhow::Result<Arc<IoThread>> {
+    ) -> anyhow::Result<Arc<dyn Driven>> {
+        match self.provider {
+            Provider::Ucx => self.ucx_thread(config, name, pool, registered, trace, given_up),
+            Provider::Verbs => self.verbs_thread(config, name, pool, registered, trace, given_up),
+        }
+    }
+
+    fn verbs_thread(
+        &self,
+        config: &Config,
+        name: String,
+        pool: &Pool,
+        registered: ByteSize,
+        trace: Option<&Arc<Trace>>,
+        given_up: &CancellationToken,
+    ) -> anyhow::Result<Arc<dyn Driven>> {
+        let of_card = || format!("card {}", self.name);
+        let library = VerbsLibrary::load().map_err(RdmaError::from).with_context(of_card)?;
+        let port = self.device.as_deref().unwrap_or(&self.name);
+        let device = port.split_once(':').map_or(port, |(device, _)| device);
+        let options = VerbsOptions {
+            name,
+            traffic_class: self.fabric.traffic_class,
+            spin: config.network_rdma_data_spin,
+            trace: trace.cloned(),
+            given_up: given_up.clone(),
+            ..VerbsOptions::new(device, pool.clone(), registered)
+        };
+        Ok(Arc::new(VerbsThread::start(library, options).with_context(of_card)?))
+    }
+
+    fn ucx_thread(
+        &self,
+        config: &Config,
+        name: String,
+        pool: &Pool,
+        registered: ByteSize,
+        trace: Option<&Arc<Trace>>,
+        given_up: &CancellationToken,
+    ) -> anyhow::Result<Arc<dyn Driven>> {
         let library = library(config)?;
         let options = IoThreadOptions {
             devices: self.device.iter().cloned().collect(),
@@ -233,7 +358,7 @@ fn data_fabric(config: &Config) -> FabricOptions {
 }
 
 /// What an I/O thread counts, as JSON.
-pub(super) fn report(io_thread: &IoThread) -> serde_json::Value {
+pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
     let IoThreadStats {
         registered,
         registration_failures,
@@ -247,6 +372,7 @@ pub(super) fn report(io_thread: &IoThread) -> serde_json::Value {
     } = io_thread.stats();
     serde_json::json!({
         "card": io_thread.name(),
+        "provider": io_thread.provider().to_string().to_lowercase(),
         "registered_bytes": registered.as_u64(),
         "registered_ring_bytes": caller_memory.as_u64(),
         "fetched_into_rings": fetched_into_caller_memory,
@@ -263,103 +389,4 @@ fn listed(names: &[String]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(settings: &[&str]) -> Config {
-        let sources = forebay_config::Sources::new().flags(settings.iter().map(|setting| (*setting).to_owned()));
-        Config::load(&sources).unwrap().config
-    }
-
-    #[test]
-    fn a_card_that_is_not_there_is_named_with_those_that_are() {
-        let none = Machine::look(&Root::new("/nonexistent")).unwrap();
-        let told = |settings: &[&str]| {
-            let error = none.data_cards(&config(settings)).unwrap_err();
-            (format!("{error:#}"), crate::error::UserError::from(&error).next.unwrap_or_default())
-        };
-        let (what, next) = told(&["network.rdma.data.bind.device=mlx5_0:1"]);
-        for part in ["network.rdma.data.bind.device: ", "mlx5_0:1"] {
-            assert!(what.contains(part), "{what}");
-        }
-        assert!(next.contains("RDMA devices here: none"), "{next}");
-        let (what, _) = told(&["network.rdma.data.network=ib0"]);
-        assert!(what.contains("there is no network interface `ib0`"), "{what}");
-        assert_eq!(none.data_cards(&config(&[])).unwrap(), [Card::any()]);
-        let metadata = config(&["network.rdma.metadata.device=mlx5_3", "network.rdma.metadata.ib_port=2"]);
-        let error = format!("{:#}", none.metadata_card(&metadata).unwrap_err());
-        assert!(error.contains("network.rdma.metadata.device: ") && error.contains("mlx5_3:2"), "{error}");
-    }
-
-    #[test]
-    fn an_interface_that_is_not_there_and_one_without_a_card_are_told_apart() {
-        let root = tempfile::tempdir().unwrap();
-        let told = |machine: &Machine, name: &str| {
-            let error = machine.data_cards(&config(&[&format!("network.rdma.data.network={name}")])).unwrap_err();
-            let user_error = crate::error::UserError::from(&error);
-            assert_eq!(user_error.exit, Exit::Usage);
-            (user_error.what, user_error.next.unwrap())
-        };
-        let none = Machine::look(&Root::new(root.path())).unwrap();
-        let (what, next) = told(&none, "ib7");
-        assert!(what.contains("network.rdma.data.network: there is no network interface `ib7`"), "{what}");
-        assert!(
-            next.contains("RDMA devices here: none") && next.contains("interfaces here: ") && next.contains("lo"),
-            "{next}"
-        );
-        let (what, next) = told(&none, "lo");
-        assert!(what.contains("`lo` is there, and no RDMA device belongs to it"), "{what}");
-        assert!(next.contains("this machine has no RDMA device"), "{next}");
-        let port = root.path().join("sys/class/infiniband/mlx5_0/ports/1");
-        std::fs::create_dir_all(port.join("gids")).unwrap();
-        std::fs::create_dir_all(port.join("gid_attrs/ndevs")).unwrap();
-        std::fs::write(port.join("gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n").unwrap();
-        std::fs::write(port.join("gid_attrs/ndevs/0"), "ib9\n").unwrap();
-        let machine = Machine::look(&Root::new(root.path())).unwrap();
-        for wrong in ["lo", "ib7"] {
-            assert!(told(&machine, wrong).1.contains("RDMA devices here: mlx5_0:1 (ib9)"), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn metadata_has_a_device_a_port_and_a_gid_of_its_own() {
-        let root = tempfile::tempdir().unwrap();
-        for port in ["1", "2"] {
-            let port = root.path().join("sys/class/infiniband/mlx5_0/ports").join(port);
-            std::fs::create_dir_all(port.join("gids")).unwrap();
-            std::fs::create_dir_all(port.join("gid_attrs/ndevs")).unwrap();
-            std::fs::write(port.join("gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n").unwrap();
-            // An interface that every machine has, with an address.
-            std::fs::write(port.join("gid_attrs/ndevs/0"), "lo\n").unwrap();
-        }
-        let machine = Machine::look(&Root::new(root.path())).unwrap();
-        let card = |settings: &[&str]| machine.metadata_card(&config(settings)).unwrap();
-        assert_eq!(card(&[]), Card::any());
-        assert_eq!(card(&["network.rdma.metadata.gid_index=3"]).fabric.gid_index, Some(3));
-        let second = card(&["network.rdma.metadata.device=mlx5_0", "network.rdma.metadata.ib_port=2"]);
-        assert_eq!((second.device.as_deref(), second.fabric.gid_index), (Some("mlx5_0:2"), None));
-        assert!(second.address.is_some() && second.prefix.is_some());
-        let twice = config(&["network.rdma.data.network=lo", "network.rdma.data.bind.device=mlx5_0:1"]);
-        assert_eq!(machine.data_cards(&twice).unwrap().len(), 1);
-    }
-    #[test]
-    fn what_the_fabric_is_to_do_for_data_is_asked_of_every_card_for_data_and_of_no_other() {
-        let machine = Machine::look(&Root::new("/nonexistent")).unwrap();
-        let settings = [
-            "network.rdma.data.gid_index=3",
-            "network.rdma.data.service_level=5",
-            "network.rdma.data.traffic_class=106",
-            "network.rdma.data.partition_key=0x8012",
-        ];
-        let asked = FabricOptions {
-            gid_index: Some(3),
-            service_level: Some(5),
-            traffic_class: Some(106),
-            partition_key: Some(0x8012),
-        };
-        let cards = machine.data_cards(&config(&settings)).unwrap();
-        assert!(!cards.is_empty() && cards.iter().all(|card| card.fabric == asked), "{cards:?}");
-        assert_eq!(machine.metadata_card(&config(&settings)).unwrap().fabric, FabricOptions::default());
-        assert_eq!(machine.data_cards(&config(&[])).unwrap()[0].fabric, FabricOptions::default());
-    }
-}
+mod tests;

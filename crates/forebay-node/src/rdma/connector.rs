@@ -14,10 +14,10 @@ use forebay_config::{Config, RdmaFallback};
 use forebay_doctor::Root;
 use forebay_locks::Mutex;
 use forebay_memory::Pool;
-use forebay_rdma::{ClientSecurity, IoThread, RdmaTransport, Trace};
+use forebay_rdma::{ClientSecurity, Driven, Provider, Trace};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
-use forebay_transport::message::{PathAddress, PathsReply};
+use forebay_transport::message::{PathAddress, PathsReply, VERBS_VERSION};
 use forebay_types::ByteSize;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -25,9 +25,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::cards::{Card, Machine, report};
+use super::provider::{self, End};
 use super::rails::{self, Rail};
 use super::trace::Tracing;
-use super::{is_wanted, library, metadata_or_tcp, or_tcp};
+use super::{by_any, is_wanted, library, metadata_or_tcp, or_tcp};
 use crate::block_size::block_size;
 use crate::security;
 
@@ -55,23 +56,25 @@ pub struct RdmaConnector {
 /// An I/O thread, the address to connect from, and where that leads.
 #[derive(Clone)]
 struct Outlet {
-    io_thread: Arc<IoThread>,
+    io_thread: Arc<dyn Driven>,
     bind: Option<IpAddr>,
     rail: Rail,
     trace: Option<Arc<Trace>>,
 }
 
 impl Outlet {
-    fn new(io_thread: Arc<IoThread>, card: &Card, trace: Option<Arc<Trace>>) -> Self {
+    fn new(io_thread: Arc<dyn Driven>, card: &Card, trace: Option<Arc<Trace>>) -> Self {
         Self { io_thread, bind: card.address, rail: card.rail(), trace }
     }
 }
 
 struct Maker {
+    /// For data, by every library that there is here.
     data: Vec<Outlet>,
-    metadata: Option<Outlet>,
-    /// The version of UCX here.
-    ucx: String,
+    /// For metadata, one by each library.
+    metadata: Vec<Outlet>,
+    /// The version of UCX here, if it is used.
+    ucx: Option<String>,
     options: forebay_rdma::ClientOptions,
     /// Whether workers admit a connection over TCP first.
     is_admitted: bool,
@@ -88,14 +91,17 @@ impl RdmaConnector {
             return Ok(None);
         }
         let tracing = Tracing::start(config).map(Arc::new);
-        let (mut data, mut metadata) = (Vec::new(), None);
+        let (mut data, mut metadata) = (Vec::new(), Vec::new());
         if config.network_rdma_data_enabled {
-            data = or_tcp(config, blocking(config, pool, &tracing, data_outlets).await)?.unwrap_or_default();
+            let providers = provider::of_data(config);
+            data = or_tcp(config, outlets(config, pool, &tracing, providers, data_outlets).await)?.unwrap_or_default();
         }
         if config.network_rdma_metadata_enabled {
-            metadata = metadata_or_tcp(blocking(config, pool, &tracing, metadata_outlet).await);
+            let providers = provider::of_metadata(config);
+            let attempt = outlets(config, pool, &tracing, providers, metadata_outlets).await;
+            metadata = metadata_or_tcp(attempt).unwrap_or_default();
         }
-        if data.is_empty() && metadata.is_none() {
+        if data.is_empty() && metadata.is_empty() {
             return Ok(None);
         }
         Self::over(config, pool, tcp, (data, metadata), tracing).map(Some)
@@ -105,7 +111,7 @@ impl RdmaConnector {
         config: &Config,
         pool: &Pool,
         tcp: &forebay_tcp::ClientOptions,
-        (data, metadata): (Vec<Outlet>, Option<Outlet>),
+        (data, metadata): (Vec<Outlet>, Vec<Outlet>),
         tracing: Option<Arc<Tracing>>,
     ) -> anyhow::Result<Self> {
         let growing =
@@ -117,7 +123,8 @@ impl RdmaConnector {
             dead_after: config.network_tcp_dead_after,
             ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
         };
-        let ucx = library(config)?.version().to_string();
+        let is_by_ucx = data.iter().chain(&metadata).any(|outlet| outlet.io_thread.provider() == Provider::Ucx);
+        let ucx = if is_by_ucx { Some(library(config)?.version().to_string()) } else { None };
         let names: Vec<_> = data.iter().chain(&metadata).map(|outlet| outlet.io_thread.name()).collect();
         info!(transport = "RDMA", cards = names.join(", "), ucx, "client started");
         let fallback = match config.network_rdma_data_fallback {
@@ -143,48 +150,60 @@ impl RdmaConnector {
     }
 }
 
-/// What blocks while memory is registered. If the future is dropped, that ends, too.
-async fn blocking<T: Send + 'static>(
+/// What starts I/O threads by one library.
+type Start = fn(&Config, Provider, &Pool, Option<&Tracing>, &CancellationToken) -> anyhow::Result<Vec<Outlet>>;
+
+/// I/O threads by each of `providers` that can be had. Blocks a thread while memory is registered; if the future is dropped, that
+/// ends, too.
+async fn outlets(
     config: &Config,
     pool: &Pool,
     tracing: &Option<Arc<Tracing>>,
-    start: fn(&Config, &Pool, Option<&Tracing>, &CancellationToken) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
+    providers: &'static [Provider],
+    start: Start,
+) -> anyhow::Result<Vec<Outlet>> {
     let (config, pool, tracing) = (config.clone(), pool.clone(), tracing.clone());
     let given_up = CancellationToken::new();
     let _waits = given_up.clone().drop_guard();
-    let started = tokio::task::spawn_blocking(move || start(&config, &pool, tracing.as_deref(), &given_up));
+    let started = tokio::task::spawn_blocking(move || {
+        let attempt =
+            |provider: &Provider| (*provider, start(&config, *provider, &pool, tracing.as_deref(), &given_up));
+        by_any(providers.iter().map(attempt))
+    });
     started.await.context("starting RDMA panicked")?
 }
 
 /// An I/O thread on each card for data, with which the pool's memory is registered.
 fn data_outlets(
     config: &Config,
+    provider: Provider,
     pool: &Pool,
     tracing: Option<&Tracing>,
     given_up: &CancellationToken,
 ) -> anyhow::Result<Vec<Outlet>> {
     let registered = config.network_rdma_data_buffer_pool_initial_size.min(pool.capacity());
     let outlet = |card: Card| {
-        let trace = tracing.map(|tracing| tracing.of(&card.name));
-        let io_thread = card.io_thread(config, card.name.clone(), pool, registered, trace.as_ref(), given_up)?;
+        let name = card.thread_name();
+        let trace = tracing.map(|tracing| tracing.of(&name));
+        let io_thread = card.io_thread(config, name, pool, registered, trace.as_ref(), given_up)?;
         Ok(Outlet::new(io_thread, &card, trace))
     };
-    Machine::look(&Root::default())?.data_cards(config)?.into_iter().map(outlet).collect()
+    Machine::look(&Root::default())?.data_cards_by(config, provider)?.into_iter().map(outlet).collect()
 }
 
 /// An I/O thread for metadata.
-fn metadata_outlet(
+fn metadata_outlets(
     config: &Config,
+    provider: Provider,
     pool: &Pool,
     tracing: Option<&Tracing>,
     given_up: &CancellationToken,
-) -> anyhow::Result<Outlet> {
-    let card = Machine::look(&Root::default())?.metadata_card(config)?;
-    let name = format!("{} metadata", card.name);
+) -> anyhow::Result<Vec<Outlet>> {
+    let card = Machine::look(&Root::default())?.metadata_card_by(config, provider)?;
+    let name = format!("{} metadata", card.thread_name());
     let trace = tracing.map(|tracing| tracing.of(&name));
     let io_thread = card.io_thread(config, name, pool, ByteSize::default(), trace.as_ref(), given_up)?;
-    Ok(Outlet::new(io_thread, &card, trace))
+    Ok(vec![Outlet::new(io_thread, &card, trace)])
 }
 
 impl RdmaConnector {
@@ -193,7 +212,7 @@ impl RdmaConnector {
         let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
         let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();
         let outlets = self.maker.data.iter().chain(&self.maker.metadata);
-        let cards: Vec<_> = outlets.map(|outlet| report(&outlet.io_thread)).collect();
+        let cards: Vec<_> = outlets.map(|outlet| report(&*outlet.io_thread)).collect();
         let rdma =
             || workers.iter().flat_map(|worker| worker.data.iter().chain(&worker.metadata)).filter(|path| path.rdma);
         let (up, down) = (rdma().filter(|path| path.up).count(), rdma().filter(|path| !path.up).count());
@@ -201,7 +220,8 @@ impl RdmaConnector {
         // As they are now, beside what was counted.
         paths["paths_up"] = json!(up);
         paths["paths_down"] = json!(down);
-        json!({ "ucx": self.maker.ucx, "cards": cards, "paths": paths, "workers": workers })
+        let verbs = self.maker.end(&self.maker.data).verbs.or(self.maker.end(&self.maker.metadata).verbs);
+        json!({ "ucx": self.maker.ucx, "verbs": verbs, "cards": cards, "paths": paths, "workers": workers })
     }
 }
 
@@ -247,6 +267,15 @@ impl Connector for RdmaConnector {
 }
 
 impl Maker {
+    /// What there is here of `outlets`.
+    fn end(&self, outlets: &[Outlet]) -> End<'_> {
+        let has = |provider| outlets.iter().any(|outlet| outlet.io_thread.provider() == provider);
+        End {
+            verbs: has(Provider::Verbs).then_some(VERBS_VERSION),
+            ucx: self.ucx.as_deref().filter(|_| has(Provider::Ucx)),
+        }
+    }
+
     /// The path from `here` to the listener `there` of the worker that `tcp` leads to.
     fn path(&self, here: &Outlet, there: &PathAddress, tcp: &Arc<dyn Transport>) -> Path {
         let known = tcp.peer().rsplit_once(':').map_or(tcp.peer(), |(host, _)| host);
@@ -255,54 +284,78 @@ impl Maker {
         let security = self.is_admitted.then(|| ClientSecurity::over(Arc::clone(tcp)));
         let (bind, trace) = (here.bind, here.trace.clone());
         let options = forebay_rdma::ClientOptions { bind, security, trace, ..self.options.clone() };
-        let link = RdmaTransport::new(format!("{host}:{}", there.port), Arc::clone(&here.io_thread), options);
+        let link = Arc::clone(&here.io_thread).link(format!("{host}:{}", there.port), options);
         let name = format!("{} to {}", here.io_thread.name(), there.card);
-        Path { name, kind: PathKind::Rdma, link: Arc::new(link) }
+        Path { name, kind: PathKind::Rdma, link }
+    }
+
+    /// The paths for data by `provider`: which of our cards talks to which listener.
+    fn data_by(&self, provider: Provider, offered: &PathsReply, tcp: &Arc<dyn Transport>) -> Vec<Path> {
+        let ours: Vec<_> = self.data.iter().filter(|outlet| outlet.io_thread.provider() == provider).collect();
+        let theirs: &[PathAddress] = match (provider, &offered.verbs) {
+            (Provider::Ucx, _) => &offered.data,
+            (Provider::Verbs, Some(verbs)) => &verbs.data,
+            (Provider::Verbs, None) => &[],
+        };
+        let rails: Vec<_> = ours.iter().map(|outlet| outlet.rail).collect();
+        let hosts: Vec<_> = theirs.iter().map(|address| address.host.parse().ok()).collect();
+        let pairs = rails::pair(&rails, &hosts).into_iter();
+        pairs.map(|(here, there)| self.path(ours[here], &theirs[there], tcp)).collect()
+    }
+
+    /// The path for metadata, if there is one.
+    fn metadata(&self, offered: &PathsReply, tcp: &Arc<dyn Transport>) -> Option<Path> {
+        let worker = tcp.peer();
+        if self.metadata.is_empty() {
+            return None;
+        }
+        let there = End::of_metadata(offered);
+        if there == End::default() {
+            let next = "set network.rdma.metadata.enabled = true on the worker, too";
+            info!(worker, next, "worker offers no RDMA for metadata, TCP is used for it");
+            return None;
+        }
+        let provider = match provider::common(self.end(&self.metadata), there) {
+            Ok(provider) => provider,
+            Err(reason) => {
+                warn!(
+                    worker,
+                    reason, "metadata does not go over RDMA: nothing is common to this process and the worker"
+                );
+                return None;
+            }
+        };
+        let here = self.metadata.iter().find(|outlet| outlet.io_thread.provider() == provider)?;
+        let there = match provider {
+            Provider::Ucx => offered.metadata.as_ref()?,
+            Provider::Verbs => offered.verbs.as_ref()?.metadata.as_ref()?,
+        };
+        Some(self.path(here, there, tcp))
     }
 }
 
 impl PathMaker for Maker {
     fn paths(&self, tcp: &Arc<dyn Transport>, offered: &PathsReply) -> WorkerPaths {
         let worker = tcp.peer();
-        let dialect = |version: &str| version.rsplit_once('.').map(|(dialect, _)| dialect.to_owned());
-        let without = |reason: &str| WorkerPaths { data: Err(reason.to_owned()), metadata: Vec::new() };
-        match &offered.ucx {
-            None => {
-                info!(worker, "worker offers no RDMA");
-                return without("the worker offers no RDMA");
-            }
-            Some(theirs) if dialect(theirs) != dialect(&self.ucx) => {
-                let (ours, next) = (&self.ucx, "install the same UCX release on both sides");
-                warn!(worker, theirs, ours, next, "RDMA is not used: the worker's UCX is of another release");
-                return without(&format!("the worker runs UCX {theirs}, we run {ours}; {next}"));
-            }
-            Some(_) => {}
+        if offered.ucx.is_none() && offered.verbs.is_none() {
+            info!(worker, "worker offers no RDMA");
         }
-        let rails: Vec<_> = self.data.iter().map(|outlet| outlet.rail).collect();
-        let theirs: Vec<_> = offered.data.iter().map(|address| address.host.parse().ok()).collect();
-        let pairs = rails::pair(&rails, &theirs).into_iter();
-        let data = pairs.map(|(here, there)| self.path(&self.data[here], &offered.data[there], tcp));
-        if self.metadata.is_some() && offered.metadata.is_none() {
-            let next = "set network.rdma.metadata.enabled = true on the worker, too";
-            info!(worker, next, "worker offers no RDMA for metadata, TCP is used for it");
+        let (here, there) = (self.end(&self.data), End::of_data(offered));
+        let data = provider::for_data(here, there, offered);
+        if let (Err(reason), false) = (&data, here == End::default() || there == End::default()) {
+            warn!(worker, reason, "RDMA is not used: nothing is common to this process and the worker");
         }
-        let metadata = self.metadata.as_ref().zip(offered.metadata.as_ref());
-        let metadata = metadata.map(|(here, there)| self.path(here, there, tcp));
-        let data = match (self.data.is_empty(), offered.data.is_empty()) {
-            (true, _) => Err("there is no RDMA for data here".to_owned()),
-            (_, true) => Err("the worker offers RDMA for metadata only".to_owned()),
-            (false, false) => Ok(data.collect()),
-        };
-        WorkerPaths { data, metadata: metadata.into_iter().collect() }
+        let data = data.map(|provider| self.data_by(provider, offered, tcp));
+        WorkerPaths { data, metadata: self.metadata(offered, tcp).into_iter().collect() }
     }
 }
 
 /// Registers what a pool grows by.
-async fn grow(io_thread: Arc<IoThread>, pool: Pool) {
+async fn grow(io_thread: Arc<dyn Driven>, pool: Pool) {
     loop {
         tokio::time::sleep(GROWTH_INTERVAL).await;
         let size = pool.size();
-        if size <= io_thread.registration().size() {
+        if size <= io_thread.registered() {
             continue;
         }
         let growing = Arc::clone(&io_thread);

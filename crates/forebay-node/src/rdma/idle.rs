@@ -5,7 +5,8 @@ use forebay_config::{KEYS, Loaded, Origin};
 use tracing::warn;
 
 /// Keys of data that metadata goes by, too.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 9] = [
+    "network.rdma.data.provider",
     "network.rdma.data.transports",
     "network.rdma.data.connect_timeout",
     "network.rdma.data.operation_timeout",

@@ -1,5 +1,6 @@
 //! What to do about RDMA that cannot be had, by what stands in its way.
 
+use forebay_rdma::verbs::VerbsError;
 use forebay_rdma::{RdmaError, UcxError};
 
 use crate::error::UserError;
@@ -15,6 +16,12 @@ pub(super) fn of(error: &anyhow::Error) -> String {
 fn by_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     let ucx = match cause.downcast_ref::<RdmaError>() {
         Some(RdmaError::Ucx(ucx) | RdmaError::Listen { reason: ucx, .. }) => ucx,
+        Some(RdmaError::Verbs(verbs)) => return by_verbs(verbs),
+        Some(RdmaError::ListenByVerbs { .. }) => {
+            return Some(
+                "end what has the port (`rdma resource show cm_id`), or set network.rdma.data.port = 0 for a free one",
+            );
+        }
         Some(RdmaError::Thread(_)) => return Some("see that the limit of threads is not reached (`ulimit -u`)"),
         _ => cause.downcast_ref::<UcxError>()?,
     };
@@ -40,6 +47,26 @@ fn by_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     })
 }
 
+fn by_verbs(error: &VerbsError) -> Option<&'static str> {
+    Some(match error {
+        VerbsError::Library { .. } => {
+            "install libibverbs and librdmacm (`apt-get install ibverbs-providers librdmacm1`, `dnf install libibverbs librdmacm`), \
+             or set network.rdma.data.provider = \"ucx\""
+        }
+        VerbsError::NoWindows { .. } => {
+            "set network.rdma.data.provider = \"ucx\", or name another card in network.rdma.data.network"
+        }
+        VerbsError::NoDevice { .. } => "see that the card is there and its link up: `rdma link`",
+        VerbsError::Register { .. } => {
+            "let the process lock memory: `ulimit -l unlimited`, LimitMEMLOCK=infinity in its systemd unit"
+        }
+        VerbsError::Address { .. } => {
+            "give the card's interface an IP address, or name one that has it as network.rdma.data.bind.host"
+        }
+        VerbsError::Refused { .. } => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,7 +79,11 @@ mod tests {
         let address = "127.0.0.1:59999".parse().unwrap();
         let busy = RdmaError::Listen { address, waited: Duration::ZERO, reason: UcxError::PortBusy { address } };
         let option = UcxError::InvalidOption { key: "IB_SL".into(), value: "3".into() };
+        let windows = RdmaError::Verbs(VerbsError::NoWindows { device: "siw0".to_owned() });
+        let library = VerbsError::Library { library: "librdmacm.so.1", reason: "no such file".to_owned() };
         let cases = [
+            (anyhow::Error::new(windows).context("card siw0"), "provider = \"ucx\""),
+            (anyhow::Error::new(RdmaError::Verbs(library)), "librdmacm1"),
             (anyhow::Error::new(busy).context("network.rdma.data.port"), "network.rdma.data.port = 0"),
             (anyhow::Error::new(RdmaError::Ucx(option)).context("card mlx5_0:1"), "service_level"),
             (Fault::new(Exit::Usage, "no such card", "name one that is there").into(), "name one that is there"),

@@ -1,4 +1,4 @@
-//! The RDMA listeners of a worker: one for the data of each card, and one for attributes and listings.
+//! The RDMA listeners of a worker, by each library: one for the data of each card, and one for attributes and listings.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -10,9 +10,11 @@ use forebay_doctor::Root;
 use forebay_doctor::facts::RdmaListener;
 use forebay_identity::Auditing;
 use forebay_memory::Pool;
-use forebay_rdma::{IoThread, RdmaError, RdmaServer, ServerOptions, ServerSecurity, ServerStats, Trace, UcxError};
+use forebay_rdma::{
+    Driven, Listening, Provider, RdmaError, ServerOptions, ServerSecurity, ServerStats, Trace, UcxError,
+};
 use forebay_transport::Service;
-use forebay_transport::message::{PathAddress, PathsReply};
+use forebay_transport::message::{PathAddress, PathsReply, VERBS_VERSION, VerbsPaths};
 use forebay_types::ByteSize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +22,7 @@ use tracing::warn;
 
 use super::cards::{Card, Machine, report};
 use super::trace::Tracing;
-use super::{is_wanted, library, metadata_or_tcp, or_tcp};
+use super::{by_any, is_wanted, library, metadata_or_tcp, or_tcp, provider};
 use crate::binding::{Moving, Ports, WorkerAddresses};
 use crate::block_size::block_size;
 use crate::error::{Exit, Fault};
@@ -30,7 +32,7 @@ const METADATA_PORT: &str = "network.rdma.metadata.port";
 
 /// The listeners.
 pub struct Servers {
-    servers: Vec<RdmaServer>,
+    servers: Vec<Arc<dyn Listening>>,
     tracing: Option<Tracing>,
     /// What clients are told of them.
     pub paths: PathsReply,
@@ -53,6 +55,9 @@ struct Place {
     registered: ByteSize,
 }
 
+/// A listener, and the card that it is on.
+type Listener = (Arc<dyn Listening>, Card);
+
 impl Servers {
     /// Listens on every card, if RDMA is asked for. What is wrong with metadata alone costs no more than metadata over RDMA.
     ///
@@ -73,33 +78,63 @@ impl Servers {
         let (servers, tracing, paths) = (Vec::new(), Tracing::start(config), PathsReply::default());
         let mut all = Self { servers, tracing, paths, security, audit };
         if config.network_rdma_data_enabled {
-            let listening = match data_places(config, pool) {
-                Ok(places) => all.listen(loaded, ports, pool, places, &service).await,
-                Err(error) => Err(error),
-            };
+            let places = |provider, beside| data_places(config, pool, provider, beside);
+            let listening = all.listen_by(provider::of_data(config), loaded, ports, pool, places, &service).await;
             let listening = or_tcp(config, listening)?.unwrap_or_default();
-            let cards = listening.len();
-            for (server, card) in listening {
-                let hostname = config.network_rdma_data_hostname.as_ref();
-                all.paths.data.push(offered(config, hostname, card, &server, cards));
-                all.servers.push(server);
+            for provider in [Provider::Ucx, Provider::Verbs] {
+                let cards = listening.iter().filter(|(_, card)| card.provider == provider).count();
+                for (server, card) in listening.iter().filter(|(_, card)| card.provider == provider) {
+                    let hostname = config.network_rdma_data_hostname.as_ref();
+                    let address = offered(config, hostname, card, &**server, cards);
+                    match provider {
+                        Provider::Ucx => all.paths.data.push(address),
+                        Provider::Verbs => by_verbs(&mut all.paths).data.push(address),
+                    }
+                }
             }
+            all.servers.extend(listening.into_iter().map(|(server, _)| server));
         }
         if config.network_rdma_metadata_enabled {
-            let listening = match metadata_place(config) {
-                Ok(place) => all.listen(loaded, ports, pool, vec![place], &service).await,
-                Err(error) => Err(error),
-            };
+            let places = |provider, beside| Ok(vec![metadata_place(config, provider, beside)?]);
+            let listening = all.listen_by(provider::of_metadata(config), loaded, ports, pool, places, &service).await;
             for (server, card) in metadata_or_tcp(listening).unwrap_or_default() {
-                all.paths.metadata = Some(offered(config, None, card, &server, 1));
+                let address = Some(offered(config, None, &card, &*server, 1));
+                match card.provider {
+                    Provider::Ucx => all.paths.metadata = address,
+                    Provider::Verbs => by_verbs(&mut all.paths).metadata = address,
+                }
                 all.servers.push(server);
             }
         }
         if all.servers.is_empty() {
             return Ok(None);
         }
-        all.paths.ucx = Some(library(config)?.version().to_string());
+        if all.servers.iter().any(|server| server.thread().provider() == Provider::Ucx) {
+            all.paths.ucx = Some(library(config)?.version().to_string());
+        }
         Ok(Some(all))
+    }
+
+    /// Listens by each of `providers` at its places, which are told whether there is another library beside it. By one of them is
+    /// enough.
+    async fn listen_by(
+        &self,
+        providers: &[Provider],
+        loaded: &Loaded,
+        ports: Ports,
+        pool: &Pool,
+        places: impl Fn(Provider, bool) -> anyhow::Result<Vec<Place>>,
+        service: &Arc<dyn Service>,
+    ) -> anyhow::Result<Vec<Listener>> {
+        let mut attempts = Vec::new();
+        for provider in providers {
+            let attempt = match places(*provider, providers.len() > 1) {
+                Ok(places) => self.listen(loaded, ports, pool, places, service).await,
+                Err(error) => Err(error),
+            };
+            attempts.push((*provider, attempt));
+        }
+        by_any(attempts)
     }
 
     /// Listens at each of `places`, or at none: the listeners, each with its card.
@@ -110,7 +145,7 @@ impl Servers {
         pool: &Pool,
         places: Vec<Place>,
         service: &Arc<dyn Service>,
-    ) -> anyhow::Result<Vec<(RdmaServer, Card)>> {
+    ) -> anyhow::Result<Vec<Listener>> {
         let config = &loaded.config;
         let traced = |place: Place| {
             let trace = self.tracing.as_ref().map(|tracing| tracing.of(&place.name));
@@ -132,7 +167,7 @@ impl Servers {
             }
         });
         let io_threads = io_threads.await.context("starting RDMA panicked")??;
-        let mut listening: Vec<(RdmaServer, Card)> = Vec::new();
+        let mut listening: Vec<Listener> = Vec::new();
         for (place, io_thread, trace) in io_threads {
             let options = ServerOptions {
                 max_connections: config.worker_max_connections as usize,
@@ -155,8 +190,8 @@ impl Servers {
 
     /// The listeners and what they count, as JSON.
     pub fn report(&self) -> Value {
-        let server = |server: &RdmaServer| {
-            let mut listener = report(server.io_thread());
+        let server = |server: &Arc<dyn Listening>| {
+            let mut listener = report(&*server.thread());
             listener["address"] = json!(server.local_addr().to_string());
             let ServerStats { connections, requests, bytes_received, replies, bytes_sent } = server.stats();
             listener["connections"] = json!(connections);
@@ -167,29 +202,37 @@ impl Servers {
             listener["latency"] = json!(server.latency());
             listener
         };
-        json!({ "ucx": self.paths.ucx, "listeners": self.servers.iter().map(server).collect::<Vec<_>>() })
+        let verbs = self.paths.verbs.as_ref().map(|verbs| verbs.version);
+        let listeners: Vec<_> = self.servers.iter().map(server).collect();
+        json!({ "ucx": self.paths.ucx, "verbs": verbs, "listeners": listeners })
     }
 
     /// Closes them, with every connection.
     pub async fn close(&self) {
-        futures::future::join_all(self.servers.iter().map(RdmaServer::close)).await;
+        futures::future::join_all(self.servers.iter().map(|server| server.close())).await;
     }
+}
+
+/// What clients are told of verbs.
+fn by_verbs(paths: &mut PathsReply) -> &mut VerbsPaths {
+    paths.verbs.get_or_insert_with(|| VerbsPaths { version: VERBS_VERSION, ..VerbsPaths::default() })
 }
 
 /// Listens. A port that may move does so when it is taken: clients ask over TCP where to connect.
 async fn bind(
-    io_thread: &Arc<IoThread>,
+    io_thread: &Arc<dyn Driven>,
     options: ServerOptions,
     port: Moving,
     service: &Arc<dyn Service>,
-) -> Result<RdmaServer, RdmaError> {
+) -> Result<Arc<dyn Listening>, RdmaError> {
     let listen_within = if port == Moving::AtOnce { Duration::ZERO } else { options.listen_within };
     let first = ServerOptions { listen_within, ..options.clone() };
-    match RdmaServer::bind(Arc::clone(io_thread), first, Arc::clone(service)).await {
-        Err(error @ RdmaError::Listen { address, .. }) if port != Moving::Never && is_taken(&error) => {
-            let server = ServerOptions { address: SocketAddr::new(address.ip(), 0), ..options };
-            let server = RdmaServer::bind(Arc::clone(io_thread), server, Arc::clone(service)).await?;
-            warn!(taken = %address, address = %server.local_addr(), "the default port for RDMA is taken: a free one is used");
+    match Arc::clone(io_thread).listen(first, Arc::clone(service)).await {
+        Err(error) if port != Moving::Never && is_taken(&error) => {
+            let taken = options.address;
+            let server = ServerOptions { address: SocketAddr::new(taken.ip(), 0), ..options };
+            let server = Arc::clone(io_thread).listen(server, Arc::clone(service)).await?;
+            warn!(%taken, address = %server.local_addr(), "the default port for RDMA is taken: a free one is used");
             Ok(server)
         }
         bound => bound,
@@ -200,7 +243,7 @@ async fn bind(
 /// rdma_cm.
 fn is_taken(error: &RdmaError) -> bool {
     match error {
-        RdmaError::Listen { reason: UcxError::PortBusy { .. }, .. } => true,
+        RdmaError::Listen { reason: UcxError::PortBusy { .. }, .. } | RdmaError::ListenByVerbs { .. } => true,
         RdmaError::Listen { address, .. } => {
             RdmaListener::of_this_machine().iter().any(|listener| listener.port == address.port())
         }
@@ -211,7 +254,7 @@ fn is_taken(error: &RdmaError) -> bool {
 /// The error as a person is told it, with the setting that it is about.
 fn told(error: RdmaError, place: &Place) -> anyhow::Error {
     match &error {
-        RdmaError::Listen { .. } if is_taken(&error) => {
+        RdmaError::Listen { .. } | RdmaError::ListenByVerbs { .. } if is_taken(&error) => {
             let port = place.port;
             let next = format!(
                 "`ss -tlnp` and `rdma resource show cm_id` show who has it: end that, or set {port} to another port, or to 0, \
@@ -234,28 +277,41 @@ fn told(error: RdmaError, place: &Place) -> anyhow::Error {
     }
 }
 
-/// Where to listen for data, and with what memory.
-fn data_places(config: &Config, pool: &Pool) -> anyhow::Result<Vec<Place>> {
-    let mut cards = Machine::look(&Root::default())?.data_cards(config)?;
+/// Where to listen for data by `provider`, and with what memory. With another library `beside` it, verbs leave the port to UCX.
+fn data_places(config: &Config, pool: &Pool, provider: Provider, beside: bool) -> anyhow::Result<Vec<Place>> {
+    let mut cards = Machine::look(&Root::default())?.data_cards_by(config, provider)?;
     // Clients pair cards of one subnet in this order, and do the same with theirs.
     cards.sort_by_key(|card| card.numa_node);
     let addresses = data_addresses(config, &cards)?;
-    for (key, what) in unused(config, &cards) {
-        warn!(key, "{what}");
+    // With both libraries, it is said of UCX's.
+    if !(beside && provider == Provider::Verbs) {
+        for (key, what) in unused(config, &cards) {
+            warn!(key, "{what}");
+        }
     }
     let place = |(card, address): (Card, SocketAddr)| {
-        let (name, registered) = (card.name.clone(), pool.capacity());
+        let (name, registered) = (card.thread_name(), pool.capacity());
+        let address = SocketAddr::new(address.ip(), port_by(provider, beside, address.port()));
         Place { card, port: DATA_PORT, host: "network.rdma.data.bind.host", name, address, registered }
     };
     Ok(cards.into_iter().zip(addresses).map(place).collect())
 }
 
+/// The port by `provider` where `configured` is the one for data, or metadata. Both libraries listen through rdma_cm, which has one
+/// table of ports; clients are told which is whose, and no firewall on the way sees them.
+fn port_by(provider: Provider, beside: bool, configured: u16) -> u16 {
+    if beside && provider == Provider::Verbs { 0 } else { configured }
+}
+
 /// Where to listen for metadata.
-fn metadata_place(config: &Config) -> anyhow::Result<Place> {
-    let card = Machine::look(&Root::default())?.metadata_card(config)?;
+fn metadata_place(config: &Config, provider: Provider, beside: bool) -> anyhow::Result<Place> {
+    let card = Machine::look(&Root::default())?.metadata_card_by(config, provider)?;
     let address = metadata_address(config, &card)?;
+    // The queue pairs of a card are made at its addresses alone.
+    let own = card.address.filter(|_| provider == Provider::Verbs);
+    let address = SocketAddr::new(own.unwrap_or(address.ip()), port_by(provider, beside, address.port()));
     // Its answers come from no pool.
-    let (name, registered) = (format!("{} metadata", card.name), ByteSize::default());
+    let (name, registered) = (format!("{} metadata", card.thread_name()), ByteSize::default());
     Ok(Place { card, port: METADATA_PORT, host: "worker.rpc.bind.host", name, address, registered })
 }
 
@@ -302,10 +358,10 @@ fn unused(config: &Config, cards: &[Card]) -> Vec<(&'static str, String)> {
 }
 
 /// What clients are told of a listener, one of those for so many `cards`.
-fn offered(config: &Config, hostname: Option<&Host>, card: Card, server: &RdmaServer, cards: usize) -> PathAddress {
+fn offered(config: &Config, hostname: Option<&Host>, card: &Card, server: &dyn Listening, cards: usize) -> PathAddress {
     let bound = server.local_addr();
     let host = told_host(hostname, config.worker_hostname.as_ref(), bound.ip(), cards);
-    PathAddress { card: card.name, host, port: bound.port() }
+    PathAddress { card: card.name.clone(), host, port: bound.port() }
 }
 
 /// Where to listen for metadata: the worker's own address, or the card's when the worker listens on every one.
@@ -381,6 +437,13 @@ mod tests {
         let of_a_card = ["network.rdma.data.bind.host=10.1.0.1", "network.rdma.data.hostname=10.0.0.1"];
         assert_eq!(said(&of_a_card, &two), [""; 0]);
         assert_eq!(said(&[], &two), [""; 0]);
+    }
+
+    #[test]
+    fn beside_ucx_verbs_take_a_free_port_and_alone_the_one_that_is_set() {
+        let ports = |beside| [Provider::Ucx, Provider::Verbs].map(|provider| port_by(provider, beside, 59999));
+        assert_eq!(ports(true), [59999, 0]);
+        assert_eq!(ports(false), [59999, 59999]);
     }
 
     #[test]

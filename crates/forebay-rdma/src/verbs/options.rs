@@ -1,5 +1,6 @@
 //! What can be set of the transport over verbs, and what it asks of a card.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::Pool;
@@ -7,6 +8,7 @@ use forebay_types::ByteSize;
 use forebay_verbs::{Handshake, QueuePairOptions};
 use tokio_util::sync::CancellationToken;
 
+use crate::trace::Trace;
 use crate::verbs::credits::RESERVE;
 use crate::verbs::frame::{FRAME_HEADER, MAX_INSIDE, Offer};
 
@@ -50,6 +52,8 @@ pub struct VerbsOptions {
     pub registered: ByteSize,
     /// How long its thread, and a caller whose call is the only one, ask for the next message before they sleep.
     pub spin: Duration,
+    /// Where registering memory is recorded.
+    pub trace: Option<Arc<Trace>>,
     /// Once this is cancelled, no caller waits for the thread any more: it does not start, and registers nothing more.
     pub given_up: CancellationToken,
 }
@@ -67,6 +71,7 @@ impl VerbsOptions {
             pool,
             registered,
             spin: SPIN,
+            trace: None,
             given_up: CancellationToken::new(),
         }
     }

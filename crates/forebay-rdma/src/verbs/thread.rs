@@ -19,6 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::RdmaError;
 use crate::gauges::Gauges;
+use crate::growing::grow;
+use crate::trace::Trace;
 use crate::verbs::core::Core;
 use crate::verbs::options::{Fabric, VerbsOptions};
 
@@ -44,6 +46,7 @@ pub struct VerbsThread {
     thread: Mutex<Option<JoinHandle<()>>>,
     registration: Arc<Registration>,
     spin: Arc<Spin>,
+    trace: Option<Arc<Trace>>,
     gauges: Arc<Gauges>,
     client_id: NonZeroU64,
 }
@@ -64,7 +67,7 @@ pub struct VerbsThreadStats {
 }
 
 impl VerbsThread {
-    /// Starts an I/O thread. Blocks while memory is registered.
+    /// Starts an I/O thread. Blocks while memory is registered, and tells the log how far that is.
     ///
     /// # Errors
     /// [`RdmaError`] when there is no such card, it cannot limit what peers write to, or memory cannot be registered.
@@ -76,10 +79,6 @@ impl VerbsThread {
         let client_id = client_id.ok_or_else(|| RdmaError::Thread("the system gives no random numbers".to_owned()))?;
         let part = options.registered.min(MAX_PART);
         let registration = Arc::new(Registration::growing(&Domain::new(device)?, &options.pool, part));
-        registration.grow_with(options.registered, |_| !options.given_up.is_cancelled())?;
-        if options.given_up.is_cancelled() {
-            return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
-        }
         let (jobs, queue) = mpsc::unbounded_channel();
         let this = Self {
             name: options.name.as_str().into(),
@@ -89,9 +88,14 @@ impl VerbsThread {
             thread: Mutex::new(None),
             registration,
             spin: Arc::new(Spin::new(options.spin)),
+            trace: options.trace.clone(),
             gauges: Arc::default(),
             client_id,
         };
+        this.grow_for(options.registered, &options.given_up)?;
+        if options.given_up.is_cancelled() {
+            return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
+        }
         this.spawn(library, &options, queue)?;
         Ok(this)
     }
@@ -114,6 +118,22 @@ impl VerbsThread {
         });
         *self.thread.lock() = Some(thread.map_err(|error| RdmaError::Thread(error.to_string()))?);
         is_ready.recv().unwrap_or_else(|_| Err(RdmaError::Thread("it ended at once".to_owned())))
+    }
+
+    /// Registers the first `size` bytes of the pool at least, and tells the log how far that is. Blocks.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`]. What was registered stays so.
+    pub fn grow_to(&self, size: ByteSize) -> Result<(), RdmaError> {
+        self.grow_for(size, &self.stop)
+    }
+
+    fn grow_for(&self, size: ByteSize, given_up: &CancellationToken) -> Result<(), RdmaError> {
+        if size <= self.registration.size() {
+            return Ok(());
+        }
+        let trace = self.trace.as_deref();
+        grow(&self.name, size, trace, given_up, |goes_on| self.registration.grow_with(size, goes_on))
     }
 
     /// Its name.

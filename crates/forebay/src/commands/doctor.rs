@@ -173,6 +173,7 @@ fn of_this_machine(args: &Args, settings: Vec<String>) -> anyhow::Result<(Report
         drivers: DriverInfo::of_this_machine(),
         flow_controls: FlowControl::of_this_machine(),
         verbs: VerbsDevice::of_this_machine(&rdma),
+        verbs_missing: VerbsDevice::missing_library(&rdma),
         rdma_listeners: RdmaListener::of_this_machine(),
         ucx,
         clock: Clock::read(),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use forebay_identity::{Peer, Scope};
 use forebay_transport::message::{
     AdoptRequest, Change, ChangeReply, CoverageReply, FreeReply, FreeRequest, ListReply, ListRequest, PathAddress,
-    PathsReply, StatReadReply, StatReply, UploadRequest,
+    PathsReply, StatReadReply, StatReply, UploadRequest, VERBS_VERSION, VerbsPaths,
 };
 use forebay_transport::wire::{
     HEADER_LEN, HELLO_LEN, Hello, MAX_PAYLOAD, MAX_REPLY_BODY, ReplyHeader, RequestHeader, set_tag,
@@ -203,7 +203,9 @@ pub(super) mod bodies {
             disk: vec![SectorRange { start: 0, end: 128 }],
         };
         let address = PathAddress { card: "mlx5_0:1".into(), host: "10.0.0.1".into(), port: 59999 };
-        let paths = PathsReply { ucx: Some("1.20.0".into()), data: vec![address.clone()], metadata: Some(address) };
+        let (data, metadata) = (vec![address.clone()], Some(address));
+        let verbs = VerbsPaths { version: VERBS_VERSION, data: data.clone(), metadata: metadata.clone() };
+        let paths = PathsReply { ucx: Some("1.20.0".into()), data, metadata, verbs: Some(verbs) };
         let free = FreeRequest { files: vec![(FileId([7; 16]), 5)], below: Some(b"/a".to_vec()) };
         let parts = vec!["\"1\"".into(), "\"2\"".into()];
         let complete = Change::Complete { path: b"/a".to_vec(), upload: "u".into(), size: 9, parts };

@@ -66,6 +66,7 @@ async fn open(mut stream: TcpStream, shared: &Arc<ServerShared>, ucx: Option<Str
             blocks: ucx.blocks.clone(),
             area: ucx.areas.get(area).cloned().unwrap_or_default(),
         }),
+        verbs: shared.verbs,
     };
     send(&mut stream, &Answer::Opened(offer)).await?;
     loop {

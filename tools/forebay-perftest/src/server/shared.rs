@@ -1,5 +1,6 @@
 //! What the tasks of a server share.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub(super) struct ServerShared {
     pub(super) blocks: Arc<Blocks>,
     pub(super) tcp_port: u16,
     pub(super) ucx: Option<UcxPorts>,
+    /// Where the cache's server over verbs listens.
+    pub(super) verbs: Option<SocketAddr>,
     pub(super) connections: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
 }

@@ -3,7 +3,7 @@
 use forebay_config::{Config, RdmaFallback};
 
 use super::row::{row, without_rdma};
-use crate::checks::{Check, Verdict};
+use crate::checks::{Check, Verdict, provider};
 use crate::facts::{Facts, PeerListener, PeerProbe, PeerWorker};
 use crate::text::time;
 
@@ -46,25 +46,39 @@ fn offer(facts: &Facts, config: &Config, worker: &PeerWorker) -> Check {
         // Reads go over TCP.
         _ => without_rdma(config).min(Verdict::Warn),
     };
-    let Some(theirs) = worker.ucx.as_ref().filter(|_| !worker.listeners.is_empty()) else {
-        return row("worker-rdma", verdict, "the worker offers no RDMA").remedy(
-            "start it with --rdma-network, or network.rdma.data.enabled = true; forebay doctor there says whether its cards \
-             work (rdma link: state ACTIVE, physical_state LINK_UP), its log says `RDMA server listening`",
-        );
-    };
-    let release = |version: &str| version.rsplit_once('.').map(|(release, _)| release.to_owned());
-    match &facts.ucx.version {
-        Some(ours) if release(ours) != release(theirs) => {
+    let (takes_verbs, takes_ucx) = (provider::takes_verbs(config), provider::takes_ucx(config));
+    let by_verbs = worker.listeners.iter().filter(|listener| listener.is_verbs).count();
+    if takes_verbs && by_verbs > 0 {
+        return row("worker-rdma", Verdict::Ok, format!("verbs, {by_verbs} card(s)"));
+    }
+    let by_ucx = worker.listeners.len() - by_verbs;
+    match (worker.ucx.as_ref().filter(|_| by_ucx > 0), &facts.ucx.version) {
+        (Some(theirs), Some(ours)) if takes_ucx && release(ours) != release(theirs) => {
             row("worker-rdma", verdict, format!("the worker runs UCX {theirs}, and this is {ours}: RDMA is not used"))
                 .remedy("install the same major.minor of UCX on every node")
         }
-        _ => row("worker-rdma", Verdict::Ok, format!("UCX {theirs}, {} card(s)", worker.listeners.len())),
+        (Some(theirs), _) if takes_ucx => row("worker-rdma", Verdict::Ok, format!("UCX {theirs}, {by_ucx} card(s)")),
+        _ if worker.listeners.is_empty() => row("worker-rdma", verdict, "the worker offers no RDMA").remedy(
+            "start it with --rdma-network, or network.rdma.data.enabled = true; forebay doctor there says whether its cards \
+             work (rdma link: state ACTIVE, physical_state LINK_UP), its log says `RDMA server listening`",
+        ),
+        _ => {
+            let (theirs, ours) = if by_verbs > 0 { ("verbs", "UCX") } else { ("UCX", "verbs") };
+            row("worker-rdma", verdict, format!("the worker offers {theirs} alone, and {ours} alone is taken here"))
+                .remedy("set network.rdma.data.provider = \"auto\" on both sides")
+        }
     }
+}
+
+/// The part of UCX's version that must be the same.
+fn release(version: &str) -> Option<&str> {
+    version.rsplit_once('.').map(|(release, _)| release)
 }
 
 fn connect(config: &Config, peer: &PeerProbe, listener: &PeerListener) -> Option<Check> {
     let subject = format!("{} {}", peer.name, listener.address);
-    let way = format!("{} here, {} there", listener.from, listener.card);
+    let by = if listener.is_verbs { " by verbs" } else { "" };
+    let way = format!("{} here, {} there{by}", listener.from, listener.card);
     Some(match (&listener.error, listener.connect_us) {
         (Some(error), _) => row("rdma-connect", without_rdma(config).max(Verdict::Warn), format!("{error} ({way})"))
             .about(subject)

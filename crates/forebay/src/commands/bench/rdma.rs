@@ -1,5 +1,7 @@
 //! `forebay bench rdma`: the command line of [`forebay_perftest`].
 
+mod cards;
+
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::time::Duration;
@@ -8,22 +10,23 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use forebay_config::Config;
 use forebay_doctor::Root;
-use forebay_doctor::facts::{Address, Port, Rdma, VerbsDevice};
+use forebay_doctor::facts::{Address, Rdma, VerbsDevice};
 use forebay_perftest::plan::{MAX_DEPTH, MAX_ITERATIONS, MAX_JOBS, MAX_PAYLOAD};
 use forebay_perftest::{
-    CardNames, Case, ClientOptions, Error, Report, Server, ServerOptions, TransportChoice, UcxOptions, client,
+    Case, ClientOptions, Error, Report, Server, ServerOptions, TransportChoice, UcxOptions, VerbsCard, client,
 };
 use forebay_rdma::Library;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
 use crate::config_args::ConfigArgs;
-use crate::exit::{Exit, Fault, UserError};
+use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
 use crate::signals::Signals;
 use crate::{logging, runtime};
-use forebay_node::binding::{check_own_address, first_address};
-use forebay_node::rdma::cards::Machine;
+use forebay_node::binding::check_own_address;
+
+use cards::{address_of, card_names, cards_of, verbs_card};
 
 /// How long a run that was interrupted may take to end.
 const END_WITHIN: Duration = Duration::from_secs(3);
@@ -98,6 +101,10 @@ pub(crate) struct Args {
     /// The transport for data. A server with `ucx` serves clients with either
     #[arg(long, default_value = "ucx")]
     transport: TransportArg,
+    /// The library for CACHE: `ucx` goes as --transport says, `verbs` uses libibverbs and librdmacm on one card. WRITE and
+    /// READ go as --transport says in both cases. A server with `verbs` serves clients with either
+    #[arg(long, default_value = "ucx")]
+    provider: ProviderArg,
     /// UCX's devices, as in `mlx5_0:1,mlx5_1:1` [default: network.rdma.data.network and .bind.device, else UCX's choice]
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     devices: Vec<String>,
@@ -170,6 +177,14 @@ impl From<TransportArg> for TransportChoice {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProviderArg {
+    /// libibverbs and librdmacm
+    Verbs,
+    /// OpenUCX
+    Ucx,
+}
+
 /// A number, or that one is to be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Automatic(Option<u32>);
@@ -226,9 +241,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         // While the process has one thread; see `forebay_node::rdma::load_early`. What is wrong is told when it is needed.
         let _ = Library::load(ucx.library.as_deref());
     }
+    let verbs = match args.provider {
+        ProviderArg::Ucx => None,
+        ProviderArg::Verbs => verbs_card(&args.devices, &loaded.config, &rdma)?,
+    };
     match mode {
-        Mode::Server => runtime::block_on(serve(&args, ucx, &rdma)),
-        Mode::Client => runtime::block_on(measure(&args, ucx, &rdma)),
+        Mode::Server => runtime::block_on(serve(&args, ucx, verbs, &rdma)),
+        Mode::Client => runtime::block_on(measure(&args, ucx, verbs, &rdma)),
     }
 }
 
@@ -263,44 +282,10 @@ fn ucx(args: &Args, config: &Config, rdma: &Rdma) -> anyhow::Result<UcxOptions> 
     })
 }
 
-/// UCX's names of the cards that the configuration names.
-fn cards_of(config: &Config) -> anyhow::Result<Vec<String>> {
-    let cards = Machine::look(&Root::default())?.data_cards(config).map_err(|error| {
-        let UserError { what, next, .. } = UserError::from(&error);
-        let next = next.map_or_else(String::new, |next| format!("{next}; "));
-        Fault::new(Exit::Usage, what, format!("{next}--devices names one for this run"))
-    })?;
-    Ok(cards.into_iter().filter_map(|card| card.device).collect())
-}
-
-/// What a person wants to know of this machine's cards beside a measurement.
-fn card_names(rdma: &Rdma) -> CardNames {
-    let of_port = |port: &Port| {
-        let mtu = port.active_mtu.map(|mtu| format!("MTU {mtu}"));
-        let known = [port.link_layer.clone(), port.rate.clone(), mtu, port.state.clone()];
-        let known: Vec<String> = known.into_iter().flatten().collect();
-        (port.name.clone(), format!("{}: {}", port.name, known.join(", ")))
-    };
-    let of_interface = |name: &str, what: &str| std::fs::read_to_string(format!("/sys/class/net/{name}/{what}")).ok();
-    let of_address = |(name, address): (String, Address)| {
-        // Interfaces without a speed, such as loopback, have none or a negative one.
-        let speed = of_interface(&name, "speed").and_then(|speed| speed.trim().parse::<u32>().ok());
-        let speed = speed.map(|mbps| format!(", {} Gb/s", f64::from(mbps) / 1000.0)).unwrap_or_default();
-        let mtu = of_interface(&name, "mtu")?;
-        Some((address.ip, format!("{name}: MTU {}{speed}", mtu.trim())))
-    };
-    let addresses = Address::of_this_machine().unwrap_or_default();
-    CardNames {
-        devices: rdma.ports().map(|(_, port)| of_port(port)).collect(),
-        addresses: addresses.into_iter().filter_map(of_address).collect(),
-    }
-}
-
 /// The address of a single device, which is also where connections of that device are made.
 fn address_of_device(ucx: &UcxOptions, rdma: &Rdma) -> Option<IpAddr> {
     let [device] = &ucx.devices[..] else { return None };
-    let interface = rdma.port(device).and_then(|(_, port)| port.interfaces.first()).unwrap_or(device);
-    first_address(&Address::of_this_machine().ok()?, interface)
+    address_of(device, rdma)
 }
 
 /// The address that others know this machine by, as far as can be told: the one that the kernel would send from to the rest of
@@ -320,7 +305,7 @@ fn detected_address() -> IpAddr {
     source().ok().or_else(of_a_card).unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> {
+async fn serve(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &Rdma) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     if let Some(ip) = args.local_ip {
         check_own_address("--local-ip", ip, None)?;
@@ -332,6 +317,7 @@ async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> 
         delay: Duration::from_micros(args.delay_us),
         transport: args.transport.into(),
         ucx,
+        verbs,
     };
     let server = signals.unless_any(async { Server::start(options).await.map_err(told) }).await?;
     let bound = server.local_addr();
@@ -345,6 +331,9 @@ async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> 
     let mut out = output::stdout();
     if let Some((port, version)) = server.ucx() {
         writeln!(out, "[INFO] UCX {version} on port {port}, {} of registered memory for clients", server.exposed())?;
+    }
+    if let Some(verbs) = server.verbs() {
+        writeln!(out, "[INFO] CACHE by verbs at {verbs}")?;
     }
     let ports: Vec<String> = server.ports().iter().map(u16::to_string).collect();
     writeln!(out, "[INFO] Clients need the ports {}", ports.join(", "))?;
@@ -363,7 +352,7 @@ fn data_port(control: u16, said: Option<u16>) -> Option<u16> {
     said.or(control.checked_add(1).filter(|_| control != 0)).filter(|port| *port != 0)
 }
 
-async fn measure(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> {
+async fn measure(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &Rdma) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     let server = resolve(args.remote_ip.as_deref().unwrap_or_default(), args.remote_port)?;
     if let Some(ip) = args.local_ip {
@@ -375,6 +364,7 @@ async fn measure(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()
         bind,
         transport: args.transport.into(),
         ucx,
+        verbs,
         case: args.case.into(),
         all_sizes: args.all_sizes,
         sizes: args.size.iter().map(|size| size.as_u64()).collect(),

@@ -37,6 +37,7 @@ pub(super) async fn measure(
         bind,
         transport,
         ucx,
+        verbs: None,
         case: Case::All,
         all_sizes: false,
         sizes: Vec::new(),

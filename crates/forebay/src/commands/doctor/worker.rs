@@ -10,9 +10,9 @@ use forebay_config::Config;
 use forebay_doctor::Root;
 use forebay_doctor::facts::{PeerListener, PeerWorker, Rdma, micros};
 use forebay_memory::{Pool, PoolOptions};
-use forebay_rdma::{ClientSecurity, IoThread, RdmaTransport};
+use forebay_rdma::{ClientSecurity, Driven, Provider};
 use forebay_tcp::TcpTransport;
-use forebay_transport::message::{PathAddress, PathsReply};
+use forebay_transport::message::{PathAddress, PathsReply, VERBS_VERSION};
 use forebay_transport::{Op, Request, Transport};
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
@@ -59,7 +59,8 @@ pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from:
             let tries = configured::is_wanted_for_data(config) || !rdma.devices.is_empty();
             let security = proves.then(|| ClientSecurity::over(Arc::clone(&link)));
             let listeners = connect_all(config, address, &offered, tries, security.as_ref()).await;
-            PeerWorker { ping_us: Some(ping_us), ucx: offered.ucx, listeners, error: None }
+            let verbs = offered.verbs.as_ref().map(|verbs| verbs.version);
+            PeerWorker { ping_us: Some(ping_us), ucx: offered.ucx, verbs, listeners, error: None }
         }
         Err(error) => PeerWorker { error: Some(words(&error)), ..PeerWorker::default() },
     };
@@ -96,7 +97,8 @@ async fn shortest(link: &dyn Transport) -> anyhow::Result<u64> {
     Ok(micros(shortest))
 }
 
-/// Connects to every listener for data, card by card as a mount does, if it is to be tried.
+/// Connects to every listener for data, card by card as a mount does, if it is to be tried: by verbs, and by UCX where that is what
+/// is left.
 async fn connect_all(
     config: &Config,
     worker: SocketAddr,
@@ -104,19 +106,44 @@ async fn connect_all(
     tries: bool,
     security: Option<&ClientSecurity>,
 ) -> Vec<PeerListener> {
+    let known = offered.verbs.as_ref().filter(|verbs| verbs.version == VERBS_VERSION);
+    let by_verbs = known.map_or_else(Vec::new, |verbs| verbs.data.clone());
+    let tries_verbs = tries && configured::takes(config, Provider::Verbs);
+    let verbs = connect_by(Provider::Verbs, config, worker, &by_verbs, tries_verbs, security).await;
+    let works = verbs.iter().any(|listener| listener.connect_us.is_some());
+    let tries_ucx = tries && !works && configured::takes(config, Provider::Ucx);
+    let ucx = connect_by(Provider::Ucx, config, worker, &offered.data, tries_ucx, security).await;
+    let works_by_ucx = ucx.iter().any(|listener| listener.connect_us.is_some());
+    // A mount goes by what works, and what does not is no error then.
+    let excused = |listener: PeerListener| match works_by_ucx {
+        true => PeerListener { error: None, ..listener },
+        false => listener,
+    };
+    verbs.into_iter().map(excused).chain(ucx).collect()
+}
+
+async fn connect_by(
+    provider: Provider,
+    config: &Config,
+    worker: SocketAddr,
+    offered: &[PathAddress],
+    tries: bool,
+    security: Option<&ClientSecurity>,
+) -> Vec<PeerListener> {
     let mut listeners = Vec::new();
-    let cards = match tries {
-        true => Some(Machine::look(&Root::default()).and_then(|machine| machine.data_cards(config))),
+    let cards = match tries && !offered.is_empty() {
+        true => Some(Machine::look(&Root::default()).and_then(|machine| machine.data_cards_by(config, provider))),
         false => None,
     };
     let rails: Vec<_> = cards.iter().flatten().flatten().map(Card::rail).collect();
-    let theirs: Vec<_> = offered.data.iter().map(|address| address.host.parse().ok()).collect();
+    let theirs: Vec<_> = offered.iter().map(|address| address.host.parse().ok()).collect();
     let pairs = configured::rails::pair(&rails, &theirs);
-    for (index, there) in offered.data.iter().enumerate() {
+    for (index, there) in offered.iter().enumerate() {
         let host = if there.host.is_empty() { worker.ip().to_string() } else { there.host.clone() };
         let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
         let listener = PeerListener {
             card: there.card.clone(),
+            is_verbs: provider == Provider::Verbs,
             address: format!("{host}:{}", there.port),
             ..PeerListener::default()
         };
@@ -169,7 +196,7 @@ async fn connected(
     };
     let io_thread = tokio::task::spawn_blocking({
         let config = config.clone();
-        move || -> anyhow::Result<Arc<IoThread>> {
+        move || -> anyhow::Result<Arc<dyn Driven>> {
             let pool = Pool::new(PoolOptions::fixed(POOL))?;
             card.io_thread(
                 &config,
@@ -182,8 +209,8 @@ async fn connected(
         }
     });
     let io_thread = io_thread.await.context("starting RDMA panicked")??;
-    let link = RdmaTransport::new(address, Arc::clone(&io_thread), options);
-    let asked = async { Ok::<_, anyhow::Error>((ping(&link).await?, shortest(&link).await?)) }.await;
+    let link = Arc::clone(&io_thread).link(address, options);
+    let asked = async { Ok::<_, anyhow::Error>((ping(&*link).await?, shortest(&*link).await?)) }.await;
     let close = async {
         link.close().await;
         io_thread.close().await;

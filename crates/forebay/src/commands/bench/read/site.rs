@@ -102,7 +102,8 @@ impl Site {
         let chosen = !said.network_rdma_data_transports.is_empty()
             || !said.network_rdma_data_network.is_empty()
             || !said.network_rdma_data_bind_device.is_empty();
-        let mut ucx = vec!["network.rdma.data.enabled=true".to_owned()];
+        // What is called UCX is to be UCX.
+        let mut ucx = vec!["network.rdma.data.enabled=true".to_owned(), "network.rdma.data.provider=ucx".to_owned()];
         if !chosen && !has_card {
             ucx.push(format!("network.rdma.data.transports={WITHOUT_CARD}"));
             ucx.push("network.rdma.data.bind.host=127.0.0.1".to_owned());

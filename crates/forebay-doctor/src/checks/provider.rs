@@ -1,0 +1,54 @@
+//! Which library RDMA is to go by, `network.rdma.data.provider`, and whether verbs can be had.
+
+use forebay_config::{Config, RdmaProvider};
+
+use crate::checks::{Check, Section, Verdict, cards};
+use crate::facts::{DeviceKind, Facts};
+
+/// Whether verbs are to be tried.
+pub(crate) fn takes_verbs(config: &Config) -> bool {
+    config.network_rdma_data_provider != RdmaProvider::Ucx && !config.needs_ucx_for_data()
+}
+
+/// Whether UCX is.
+pub(crate) fn takes_ucx(config: &Config) -> bool {
+    config.network_rdma_data_provider != RdmaProvider::Verbs
+}
+
+/// Whether verbs are to be tried, and a card that is used can be had by them: what is wrong with UCX is worth less then.
+pub(crate) fn has_verbs(facts: &Facts, config: &Config) -> bool {
+    let mut used = cards::used(facts, config).into_iter();
+    let is_fit = facts.verbs_missing.is_none() && takes_verbs(config);
+    is_fit && used.any(|(device, port)| port.is_active() && device.has_windows == Some(true))
+}
+
+pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
+    if !cards::wanted(config) || !takes_verbs(config) {
+        return Vec::new();
+    }
+    // With `auto` UCX takes their place, and has rows of its own.
+    let verdict = if takes_ucx(config) { Verdict::Info } else { cards::without_rdma(config) };
+    if let Some(missing) = facts.verbs_missing.as_ref().filter(|_| !facts.rdma.devices.is_empty()) {
+        return vec![row(verdict, format!("verbs cannot be used: {missing}")).remedy(
+            "apt-get install ibverbs-providers librdmacm1, or dnf install libibverbs librdmacm; or set \
+             network.rdma.data.provider = \"ucx\"",
+        )];
+    }
+    let mut checks = Vec::new();
+    for (device, port) in cards::used(facts, config) {
+        let is_for_verbs = matches!(device.kind, DeviceKind::Verbs | DeviceKind::Software);
+        let check = match device.has_windows {
+            _ if !(port.is_active() && is_for_verbs) => continue,
+            Some(true) => row(Verdict::Ok, "verbs, between hosts that both have them"),
+            Some(false) => row(verdict, "verbs are not used on it: it binds no memory windows of type 2")
+                .remedy("set network.rdma.data.provider = \"ucx\", or name another card with --rdma-network"),
+            None => continue,
+        };
+        checks.push(check.about(&port.name));
+    }
+    checks
+}
+
+fn row(verdict: Verdict, what: impl Into<String>) -> Check {
+    Check::new(Section::Rdma, "provider", verdict, what)
+}

@@ -1,0 +1,133 @@
+//! What is tested of the cards that the configuration names.
+
+use super::*;
+
+fn config(settings: &[&str]) -> Config {
+    let sources = forebay_config::Sources::new().flags(settings.iter().map(|setting| (*setting).to_owned()));
+    Config::load(&sources).unwrap().config
+}
+
+#[test]
+fn a_card_that_is_not_there_is_named_with_those_that_are() {
+    let none = Machine::look(&Root::new("/nonexistent")).unwrap();
+    let told = |settings: &[&str]| {
+        let error = none.data_cards(&config(settings)).unwrap_err();
+        (format!("{error:#}"), crate::error::UserError::from(&error).next.unwrap_or_default())
+    };
+    let (what, next) = told(&["network.rdma.data.bind.device=mlx5_0:1"]);
+    for part in ["network.rdma.data.bind.device: ", "mlx5_0:1"] {
+        assert!(what.contains(part), "{what}");
+    }
+    assert!(next.contains("RDMA devices here: none"), "{next}");
+    let (what, _) = told(&["network.rdma.data.network=ib0"]);
+    assert!(what.contains("there is no network interface `ib0`"), "{what}");
+    assert_eq!(none.data_cards(&config(&[])).unwrap(), [Card::any()]);
+    let metadata = config(&["network.rdma.metadata.device=mlx5_3", "network.rdma.metadata.ib_port=2"]);
+    let error = format!("{:#}", none.metadata_card(&metadata).unwrap_err());
+    assert!(error.contains("network.rdma.metadata.device: ") && error.contains("mlx5_3:2"), "{error}");
+}
+
+#[test]
+fn an_interface_that_is_not_there_and_one_without_a_card_are_told_apart() {
+    let root = tempfile::tempdir().unwrap();
+    let told = |machine: &Machine, name: &str| {
+        let error = machine.data_cards(&config(&[&format!("network.rdma.data.network={name}")])).unwrap_err();
+        let user_error = crate::error::UserError::from(&error);
+        assert_eq!(user_error.exit, Exit::Usage);
+        (user_error.what, user_error.next.unwrap())
+    };
+    let none = Machine::look(&Root::new(root.path())).unwrap();
+    let (what, next) = told(&none, "ib7");
+    assert!(what.contains("network.rdma.data.network: there is no network interface `ib7`"), "{what}");
+    assert!(
+        next.contains("RDMA devices here: none") && next.contains("interfaces here: ") && next.contains("lo"),
+        "{next}"
+    );
+    let (what, next) = told(&none, "lo");
+    assert!(what.contains("`lo` is there, and no RDMA device belongs to it"), "{what}");
+    assert!(next.contains("this machine has no RDMA device"), "{next}");
+    let port = root.path().join("sys/class/infiniband/mlx5_0/ports/1");
+    std::fs::create_dir_all(port.join("gids")).unwrap();
+    std::fs::create_dir_all(port.join("gid_attrs/ndevs")).unwrap();
+    std::fs::write(port.join("gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n").unwrap();
+    std::fs::write(port.join("gid_attrs/ndevs/0"), "ib9\n").unwrap();
+    let machine = Machine::look(&Root::new(root.path())).unwrap();
+    for wrong in ["lo", "ib7"] {
+        assert!(told(&machine, wrong).1.contains("RDMA devices here: mlx5_0:1 (ib9)"), "{wrong}");
+    }
+}
+
+#[test]
+fn metadata_has_a_device_a_port_and_a_gid_of_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    for port in ["1", "2"] {
+        let port = root.path().join("sys/class/infiniband/mlx5_0/ports").join(port);
+        std::fs::create_dir_all(port.join("gids")).unwrap();
+        std::fs::create_dir_all(port.join("gid_attrs/ndevs")).unwrap();
+        std::fs::write(port.join("gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n").unwrap();
+        // An interface that every machine has, with an address.
+        std::fs::write(port.join("gid_attrs/ndevs/0"), "lo\n").unwrap();
+    }
+    let machine = Machine::look(&Root::new(root.path())).unwrap();
+    let card = |settings: &[&str]| machine.metadata_card(&config(settings)).unwrap();
+    assert_eq!(card(&[]), Card::any());
+    assert_eq!(card(&["network.rdma.metadata.gid_index=3"]).fabric.gid_index, Some(3));
+    let second = card(&["network.rdma.metadata.device=mlx5_0", "network.rdma.metadata.ib_port=2"]);
+    assert_eq!((second.device.as_deref(), second.fabric.gid_index), (Some("mlx5_0:2"), None));
+    assert!(second.address.is_some() && second.prefix.is_some());
+    let twice = config(&["network.rdma.data.network=lo", "network.rdma.data.bind.device=mlx5_0:1"]);
+    assert_eq!(machine.data_cards(&twice).unwrap().len(), 1);
+}
+#[test]
+fn what_the_fabric_is_to_do_for_data_is_asked_of_every_card_for_data_and_of_no_other() {
+    let machine = Machine::look(&Root::new("/nonexistent")).unwrap();
+    let settings = [
+        "network.rdma.data.gid_index=3",
+        "network.rdma.data.service_level=5",
+        "network.rdma.data.traffic_class=106",
+        "network.rdma.data.partition_key=0x8012",
+    ];
+    let asked = FabricOptions {
+        gid_index: Some(3),
+        service_level: Some(5),
+        traffic_class: Some(106),
+        partition_key: Some(0x8012),
+    };
+    let cards = machine.data_cards(&config(&settings)).unwrap();
+    assert!(!cards.is_empty() && cards.iter().all(|card| card.fabric == asked), "{cards:?}");
+    assert_eq!(machine.metadata_card(&config(&settings)).unwrap().fabric, FabricOptions::default());
+    assert_eq!(machine.data_cards(&config(&[])).unwrap()[0].fabric, FabricOptions::default());
+}
+
+#[test]
+fn verbs_take_the_cards_that_are_named_or_every_active_one_with_an_address() {
+    let root = tempfile::tempdir().unwrap();
+    // An interface that every machine has, with an address, and one that none has.
+    for (device, state, interface) in
+        [("rxe0", "4: ACTIVE", "lo"), ("rxe1", "1: DOWN", "lo"), ("rxe2", "4: ACTIVE", "nope0")]
+    {
+        let port = root.path().join("sys/class/infiniband").join(device).join("ports/1");
+        std::fs::create_dir_all(port.join("gids")).unwrap();
+        std::fs::create_dir_all(port.join("gid_attrs/ndevs")).unwrap();
+        std::fs::write(port.join("state"), format!("{state}\n")).unwrap();
+        std::fs::write(port.join("gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n").unwrap();
+        std::fs::write(port.join("gid_attrs/ndevs/0"), format!("{interface}\n")).unwrap();
+    }
+    let machine = Machine::look(&Root::new(root.path())).unwrap();
+    let by = |settings: &[&str], provider| machine.data_cards_by(&config(settings), provider);
+    let cards = by(&[], Provider::Verbs).unwrap();
+    let [card] = &cards[..] else { panic!("{cards:?}") };
+    assert_eq!((card.device.as_deref(), card.provider), (Some("rxe0:1"), Provider::Verbs));
+    assert_eq!(card.thread_name(), "rxe0:1 verbs");
+    assert_eq!(by(&[], Provider::Ucx).unwrap(), [Card::any()]);
+    let named = by(&["network.rdma.data.bind.device=rxe1:1"], Provider::Verbs).unwrap();
+    assert_eq!(named[0].device.as_deref(), Some("rxe1:1"), "a card that is named is taken as it is");
+    let error = by(&["network.rdma.data.bind.device=rxe2:1"], Provider::Verbs).unwrap_err().to_string();
+    assert!(error.contains("rxe2:1 has no IP address"), "{error}");
+    let metadata = machine.metadata_card_by(&config(&[]), Provider::Verbs).unwrap();
+    assert_eq!((metadata.device.as_deref(), metadata.thread_name().as_str()), (Some("rxe0:1"), "rxe0:1 verbs"));
+    assert_eq!(machine.metadata_card_by(&config(&[]), Provider::Ucx).unwrap(), Card::any());
+    let none = Machine::look(&Root::new("/nonexistent")).unwrap();
+    let error = none.data_cards_by(&config(&[]), Provider::Verbs).unwrap_err().to_string();
+    assert!(error.contains("no RDMA device is active"), "{error}");
+}
