@@ -27,7 +27,7 @@ demo: setup ## A bucket, a cache and a mount on this machine, every byte checked
 test: setup ## Unit, property, conformance and end-to-end tests
 	@scripts/test.py
 
-test-all: setup ## Those, those of test-rdma, and ten simulated hours with a fresh seed: what CI runs
+test-all: setup ## Those, those of test-rdma (few where the machine is emulated), and ten simulated hours with a fresh seed: what CI runs
 	@scripts/test.py --all
 
 test-long: setup ## What takes too long for `make test` or needs a machine that does nothing else, faults in each mode of security, cert-manager if Go is there, and `make fuzz`: some hours

@@ -3,10 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if ! command -v cargo-deny >/dev/null 2>&1; then
-    echo "deny: installing cargo-deny, which checks the licences and advisories of dependencies"
-    cargo install cargo-deny --version 0.20.2 --locked
-fi
+# shellcheck source=scripts/tools.sh
+source scripts/tools.sh
+# It is done in seconds, and its release is linked in one piece with all that it depends on, by one thread.
+command -v cargo-deny >/dev/null 2>&1 || need cargo-deny 0.20.2 "it checks the licences and advisories of dependencies" 0
 cargo deny --all-features check bans licenses sources
 if cargo deny fetch db >/dev/null 2>&1; then
     cargo deny --all-features check advisories

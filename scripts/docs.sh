@@ -12,7 +12,7 @@ if ! [[ -x $mdbook_at/bin/mdbook ]] || ! grep -q "^\"mdbook $mdbook " "$mdbook_a
     echo "docs: installing mdBook $mdbook into $mdbook_at, some minutes: it makes the pages from docs/"
     # There are few pages, so optimising it takes longer than it saves.
     cargo install --quiet --locked "mdbook@$mdbook" --no-default-features --features search --root "$mdbook_at" \
-        --target-dir "$mdbook_at/target" --config profile.release.opt-level=1
+        --target-dir "$mdbook_at/target" --config profile.release.opt-level=0 --config 'profile.release.lto="off"'
     rm -rf "$mdbook_at/target"
 fi
 

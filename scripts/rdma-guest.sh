@@ -2,6 +2,7 @@
 # Runs inside the machine of rdma-vm.sh, as root: the tests of RDMA over real verbs between two devices (Soft-RoCE).
 #
 #   rdma-guest.sh [STEP]...    every step, or those named: `ok STEP` or `FAILED STEP` with its output; counts at the end
+#   rdma-guest.sh --brief      where the processor is emulated, those of `brief_steps`, and a line for each that is left out
 #
 # A step is a function `step_…`; its name, with spaces for underscores, is the sentence that it proves. It runs in a
 # shell of its own, under `set -e`; when it ends, its background processes end and the links are made as they were. The
@@ -12,6 +13,22 @@ set -euo pipefail
 step_seconds=${RDMA_STEP_SECONDS:-60} # one step's limit
 host0=10.77.0.1                        # rxe0 on veth0
 host1=10.77.0.2                        # rxe1 on veth1
+
+# What `make test-all`, and so CI, runs where the processor is emulated and all steps take half an hour beside other tests: a connection
+# and reads that are compared to the last byte, over verbs of our own and over UCX, with and without a key; hostile peers; verbs that
+# are cut and come back; a worker that is killed. `make test-rdma` and `make test-long` leave out nothing.
+brief_steps="
+    step_two_verbs_devices_are_listed
+    step_both_links_are_active
+    step_rping_connects_the_two_hosts_through_rdmacm
+    step_verbs_traffic_crosses_the_veth_pair
+    step_the_transport_suite_passes_over_verbs_of_our_own_between_two_devices
+    step_whatever_a_peer_does_over_verbs_of_our_own_costs_it_its_connection_at_most
+    step_a_mount_reads_every_size_from_a_worker_on_the_other_device
+    step_with_the_key_of_a_cluster_each_connection_is_admitted_and_reads_go_over_verbs
+    step_verbs_that_fail_cost_time_and_come_back
+    step_a_worker_killed_in_the_middle_of_a_transfer_costs_no_error
+"
 
 # until_true COMMAND...: waits until it succeeds; the step's limit ends the wait.
 until_true() { until "$@" >/dev/null 2>&1; do sleep 0.1; done; }
@@ -444,13 +461,25 @@ restore_links() {
 }
 
 main() {
-    local steps step name log status start passed=0 failed=0
+    local steps step name log status start is_brief="" passed=0 failed=0
     mapfile -t steps < <(sed -nE 's/^(step_[a-z0-9_]+)\(\) \{$/\1/p' "$0" "$verbs_steps")
+    if [[ ${1:-} == --brief ]]; then
+        shift
+        [[ ${RDMA_VM_EMULATED:-} != yes ]] || is_brief=yes
+        # A step that was given another name would be left out without a word.
+        for step in $brief_steps; do
+            declare -F "$step" >/dev/null || { echo "there is no $step"; return 1; }
+        done
+    fi
     (($# == 0)) || steps=("$@")
     log=$(mktemp)
     for step in "${steps[@]}"; do
         name=${step#step_}
         name=${name//_/ }
+        if [[ -n $is_brief && $brief_steps != *[[:space:]]"$step"[[:space:]]* ]]; then
+            echo "skipped: RDMA, \"$name\": the processor is emulated; make test-rdma and make test-long run it"
+            continue
+        fi
         start=$SECONDS
         status=0
         # A process of its own: `set -e` would not hold in a function whose status is looked at. --kill-after: a process

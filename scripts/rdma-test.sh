@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds what the tests of RDMA over real verbs run, and runs them in the machine of rdma-vm.sh.
+# Builds what the tests of RDMA over real verbs run, and runs them in the machine of rdma-vm.sh: all of them, those named, or with
+# `--brief` few of them where the processor is emulated (rdma-guest.sh).
 #
 # The machine is given copies of the programs: whoever builds meanwhile may put others in their place, and a program whose file
 # changes while it runs dies.
@@ -12,7 +13,7 @@ machine=""
 trap '[[ -z $machine ]] || kill "$machine" 2>/dev/null; wait; rm -rf "$programs"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# With the features of scripts/test.sh, so that nothing is built twice.
+# With the features of scripts/test.py, so that nothing is built twice.
 built=$(cargo build --quiet --workspace --all-features --bin forebay --test conformance --test verbs --test verbs_hostile \
     --test zero_copy --message-format=json)
 copy() { # CRATE PROGRAM

@@ -9,7 +9,8 @@
 #   --mem MIB            memory of the machine, 1024 by default; programs and files in it share that
 #
 # The command starts in the current directory if that is shared, in /root otherwise, without this shell's environment
-# (write `-- env NAME=VALUE COMMAND`). Its output is forwarded while it runs; its exit code is the script's, which adds:
+# (write `-- env NAME=VALUE COMMAND`), but with RDMA_VM_EMULATED, which is `yes` where the processor is emulated. Its output
+# is forwarded while it runs; its exit code is the script's, which adds:
 #   77   no such machine can be had here: one line `skipped: …` says why and how to get it
 #   124  the time limit passed
 #   125  wrong arguments, or the machine broke: the end of its console is printed
@@ -309,8 +310,10 @@ prepare
 
 # /dev/kvm alone proves nothing: in a cloud it may be a software one, slower than QEMU's own emulation.
 accelerator=(-accel "tcg,thread=multi" -cpu max)
+emulated=yes
 if [[ -w /dev/kvm && (-d /sys/module/kvm_intel || -d /sys/module/kvm_amd) ]]; then
     accelerator=(-accel kvm -cpu host)
+    emulated=no
 fi
 
 run=$(mktemp -d "${TMPDIR:-/tmp}/rdma-vm.XXXXXX")
@@ -321,7 +324,10 @@ trap 'exit 130' INT TERM
 : >"$run/err"
 command=("$@")
 directory=$PWD
-declare -p shares command directory >"$run/conf"
+{
+    declare -p shares command directory
+    echo "export RDMA_VM_EMULATED=$emulated"
+} >"$run/conf"
 
 # What a processor's counter is worth a second the kernel measures as it starts, and a machine that does a lot else makes that wrong: eight
 # times was seen, and time limits that much too short. The ACPI timer and the HPET have a frequency that is known.

@@ -4,8 +4,9 @@
 `cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
 end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
 end-to-end tests first, because they take longest. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
-same time, and a cluster is simulated for ten hours. With FOREBAY_TEST_LONG=1 the end-to-end tests of faults run in each mode of
-security, too. Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
+same time, and a cluster is simulated for ten hours. Where the machine's processor is emulated, few of its steps run then, and each of
+the others says so. With FOREBAY_TEST_LONG=1 all of them do, and the end-to-end tests of faults run in each mode of security, too.
+Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
 `--times` finds a test that fails once in a hundred runs before somebody else does.
 
 The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build. With
@@ -112,8 +113,12 @@ class Outcome:
         return SKIPPED.findall(self.output) + [reason for reason in ignored if reason != NO_TEST]
 
 
+# A step of the virtual machine, and what it took.
+STEP = re.compile(r"^ok .* \(\d+ s\)$", re.M)
+
+LONG = os.environ.get("FOREBAY_TEST_LONG") == "1"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MACHINE = Program("virtual machine", ["scripts/rdma-test.sh"], ROOT)
+MACHINE = Program("virtual machine", ["scripts/rdma-test.sh"] if LONG else ["scripts/rdma-test.sh", "--brief"], ROOT)
 # A cluster in virtual time with a seed that nobody has tried, and that it names. As the tests built it: a minute.
 SIMULATION, SIMULATED = "forebay-simulate-faults", ["--hours", "10"]
 # The native module of the Python package, whose tests are in Python.
@@ -137,7 +142,7 @@ def build(everything: bool) -> list[Program]:
         if message["target"]["name"] == MODULE:
             [module] = [file for file in message["filenames"] if file.endswith(".so")]
             programs.append(Program("python", ["scripts/python.py", "test", module], ROOT, "forebay-python"))
-            if os.environ.get("FOREBAY_TEST_LONG") == "1":
+            if LONG:
                 others = ["scripts/python.py", "programs", module]
                 programs.append(Program("programs on forebay://", others, ROOT, "forebay-python"))
         if not message.get("executable"):
@@ -228,6 +233,8 @@ def say_of(outcome: Outcome, at: int, of: int) -> None:
     elif outcome.status not in (0, 101):
         words = [f"ended by signal {-outcome.status}" if outcome.status < 0 else f"ended with {outcome.status}"]
     print(f"[{at:3}/{of}] {outcome.program.name:<44} {outcome.seconds:6.1f} s  {', '.join(words)}", flush=True)
+    if outcome.program is MACHINE:
+        print("".join(f"          {step}\n" for step in STEP.findall(outcome.output)), end="", flush=True)
 
 
 def tell_failure(outcome: Outcome, within: float) -> None:
@@ -252,13 +259,16 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*", help="for each program, after `--`")
     options = parser.parse_args()
 
+    began = time.monotonic()
     programs = build(options.all)
-    if os.environ.get("FOREBAY_TEST_LONG") == "1":
+    took = time.monotonic() - began
+    if LONG:
         programs += in_modes(programs)
     programs = [program for program in programs if re.search(options.only, program.name)]
     if options.list:
         print("\n".join(program.name for program in programs))
         return 0
+    print(f"built in {took:.0f} s", flush=True)
     signal.signal(signal.SIGINT, end_all)
     signal.signal(signal.SIGTERM, end_all)
     ended = []

@@ -28,12 +28,15 @@ pub(crate) struct Hedge<'h> {
     pub(crate) answer: BoxFuture<'h, Result<Reply, CallError>>,
 }
 
+/// Who was asked, the origin where there is none, and what came of it.
+pub(crate) type Asked = (Option<Arc<Link>>, Result<Reply, CallError>);
+
 /// What came of a read.
 pub(crate) struct Raced {
     /// The answer of the worker that was asked first; `None`: another was faster.
     pub(crate) first: Option<Result<Reply, CallError>>,
     /// The answers of the others, which are errors but for the last.
-    pub(crate) others: Vec<(Option<Arc<Link>>, Result<Reply, CallError>)>,
+    pub(crate) others: Vec<Asked>,
 }
 
 impl Raced {

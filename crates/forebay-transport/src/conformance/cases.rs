@@ -8,6 +8,7 @@ use forebay_types::FailureKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::service::body;
 use super::{Behaviour, Fixture, Scripted, assert_bytes, digest, is_link_error, pool, read, until, within};
 use crate::error::{CallError, LinkError};
 use crate::op::Op;
@@ -104,7 +105,7 @@ pub async fn large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads<F: Fi
     let takes_them = !transport.kind().is_rdma();
     let carries_changes = fixture.carries_changes();
     let upload = |head: usize, tail: usize| {
-        let bytes = Bytes::from((0..head + tail).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect::<Vec<_>>());
+        let bytes = body(head + tail);
         let mut request = Request::on_path(Op::Upload, bytes.slice(..head), LONG);
         request.tail = bytes.slice(head..);
         (request, digest(&bytes))

@@ -59,6 +59,12 @@ pub fn pattern(index: u64, offset: u32) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)).wrapping_add((index as u32).wrapping_mul(41)) as u8
 }
 
+/// A body whose bytes depend on their place. Made here and not in the cases: those are compiled with the crate of each transport, whose
+/// code is not optimised (`profile.dev` in `Cargo.toml`).
+pub(super) fn body(length: usize) -> Bytes {
+    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect::<Vec<_>>().into()
+}
+
 /// What the service answers to an upload: how long its body was, and the body's CRC32C.
 #[must_use]
 pub fn digest(body: &[u8]) -> Bytes {
