@@ -16,7 +16,7 @@ host1=10.77.0.2                        # rxe1 on veth1
 
 # What `make test-all`, and so CI, runs where the processor is emulated and all steps take half an hour beside other tests: a connection
 # and reads that are compared to the last byte, over verbs of our own and over UCX, with and without a key; hostile peers; verbs that
-# are cut and come back; a worker that is killed. `make test-rdma` and `make test-long` leave out nothing.
+# are cut and come back; a worker that is killed; which library is taken. `make test-rdma` and `make test-long` leave out nothing.
 brief_steps="
     step_two_verbs_devices_are_listed
     step_both_links_are_active
@@ -28,6 +28,9 @@ brief_steps="
     step_with_the_key_of_a_cluster_each_connection_is_admitted_and_reads_go_over_verbs
     step_verbs_that_fail_cost_time_and_come_back
     step_a_worker_killed_in_the_middle_of_a_transfer_costs_no_error
+    step_a_mount_reads_every_size_by_verbs_of_our_own
+    step_a_card_that_is_cut_off_costs_time_and_comes_back_by_verbs_of_our_own
+    step_auto_takes_verbs_where_both_ends_have_them_and_ucx_otherwise
 "
 
 # until_true COMMAND...: waits until it succeeds; the step's limit ends the wait.

@@ -60,6 +60,26 @@ def test_a_fork_beside_threads_that_read_costs_neither_an_error(client: forebay.
     assert wrong == []
 
 
+def test_a_fork_beside_clients_that_come_and_go_has_locks_of_its_own(client: forebay.Client, origin: Path) -> None:
+    wanted, is_over = (origin / "large").read_bytes(), threading.Event()
+
+    def come_and_go() -> None:
+        while not is_over.is_set():
+            with forebay.Client(up=origin, **SMALL) as other:
+                other.read("/small")
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            assert in_fork(lambda: client.read("/large", 0, 1000) == wanted[:1000]) == "True"
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
 def first_bytes(client: forebay.Client, path: str) -> bytes:
     """Run in other processes."""
     return client.read(path, 0, 16)

@@ -74,9 +74,15 @@ fn tell_to_end(mount: &Mount) -> u32 {
 /// Waits until another process than this one says that it serves the mount.
 #[track_caller]
 fn next_after(mount: &Mount, told: u32) {
+    other_after(mount, told);
+    assert!(is_mounted(&mount.root()));
+}
+
+/// The same, of one that may mount anew.
+#[track_caller]
+fn other_after(mount: &Mount, told: u32) {
     eventually("another process serves the mount", SOON, || mount.served_by().is_some_and(|pid| pid != told));
     eventually("the process before has ended", SOON, || ended(told));
-    assert!(is_mounted(&mount.root()));
 }
 
 /// Has the process leave so often while programs read.
@@ -253,7 +259,8 @@ fn a_next_process_with_other_options_mounts_anew() {
     let setup = setup.option(LEAVE).variable("FOREBAY_CONFIG", &changed.display().to_string());
     let served = mount_with(setup);
     configure("256KiB");
-    next_after(&served.mount, tell_to_end(&served.mount));
+    other_after(&served.mount, tell_to_end(&served.mount));
+    eventually("it is mounted anew", SOON, || served.mount.log_text().matches("ready mountpoint").count() == 2);
     let log = served.mount.log_text();
     assert!(log.contains("it is mounted anew") && log.contains("fuse.max_read"), "{log}");
     served.tree.verify(&served.mount.root());

@@ -425,7 +425,8 @@ fn verbs_that_cannot_be_had_stop_the_start_with_the_remedy_unless_tcp_will_do() 
     tree.put_into(&bucket, "");
     let verbs = ["network.rdma.data.enabled=true", "network.rdma.data.provider=verbs"];
     let asked = || Setup::without_origin().options(&verbs);
-    let worker = Setup::of(&bucket).options(&verbs).option("network.rdma.data.fallback=tcp-at-start").worker(&bucket);
+    let worker = Setup::of(&bucket).options(&verbs).options(&LISTEN);
+    let worker = worker.option("network.rdma.data.fallback=tcp-at-start").worker(&bucket);
     assert!(worker.log_text().contains("RDMA cannot be had, TCP is used"), "{}", worker.log_text());
     let address = worker.address().to_string();
     let refused = asked().prepare_mount(&address).start();

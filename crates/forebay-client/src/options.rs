@@ -54,7 +54,7 @@ impl Default for ClientOptions {
             request_timeout: Duration::from_secs(90),
             change_timeout: Duration::from_secs(300),
             backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
-            hedge: None,
+            hedge: Some(HedgeOptions::default()),
             prefetch: PrefetchOptions::default(),
             max_prefetches: 32,
             max_concurrency: None,

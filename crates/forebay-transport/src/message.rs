@@ -13,6 +13,9 @@ use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileId, FileKind, File
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// Bytes of a name of a host, a card or a worker, at most.
+const MAX_NAME: usize = 255;
+
 /// Asks for one page of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListRequest {
@@ -247,7 +250,7 @@ impl AdoptRequest {
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let request: Self = decode("adopt request", bytes)?;
         match request.from.len() {
-            1..=paths::MAX_NAME => Ok(request),
+            1..=MAX_NAME => Ok(request),
             length => Err(malformed("adopt request", format!("a name of {length} bytes"))),
         }
     }

@@ -6,12 +6,10 @@ use bytes::Bytes;
 use forebay_types::Failure;
 use serde::{Deserialize, Serialize};
 
-use super::{decode, encode, malformed};
+use super::{MAX_NAME, decode, encode, malformed};
 
 /// Listeners of one worker, at most: more than any machine has network cards.
 pub const MAX_PATHS: usize = 16;
-/// Bytes of a host's name, at most, and of a card's.
-pub(super) const MAX_NAME: usize = 255;
 
 /// The version of what goes over verbs. Only the same one is understood.
 pub const VERBS_VERSION: u8 = 1;
