@@ -103,7 +103,8 @@ impl Router {
                     let raced =
                         self.raced(&attempts.routes, &link, version, &request, (key, replicas), landing).await?;
                     if let Some(begun) = begun {
-                        begun.end(matches!(raced.first, Some(Ok(_))));
+                        // Who was overtaken took at least so long: without that, it would stay the favourite.
+                        begun.end(!matches!(raced.first, Some(Err(_))));
                     }
                     settled(&mut attempts, &link, raced)
                 }
@@ -137,9 +138,15 @@ impl Router {
     ) -> Result<Raced, Failure> {
         let (length, buffers) = (request.length, landing.buffers);
         let (mut asked, mut has_asked_origin) = (Vec::new(), false);
+        let began = tokio::time::Instant::now();
+        // What is sent later has only what is left of the time.
+        let described = || {
+            let request = request.clone().with_body(version.encode().into());
+            Request { deadline: request.deadline.saturating_sub(began.elapsed()), ..request }
+        };
         let mut hedge = || {
-            let described = || {
-                let request = request.clone().with_body(version.encode().into());
+            let unaided = || {
+                let request = described();
                 Request { flags: request.flags.and(Flags::UNAIDED), ..request }
             };
             match another(routes, link, key, replicas, &asked) {
@@ -150,7 +157,7 @@ impl Router {
                         false => Some(buffers.try_landing(length)?),
                     };
                     asked.push(Arc::clone(&other));
-                    let (by, request) = (Some(Arc::clone(&other)), described());
+                    let (by, request) = (Some(Arc::clone(&other)), unaided());
                     Some(Hedge { by, answer: Box::pin(async move { self.counted(&other, request, into).await }) })
                 }
                 None if has_asked_origin => None,
@@ -158,7 +165,7 @@ impl Router {
                     let Away::Origin(origin) = &self.away else { return None };
                     has_asked_origin = true;
                     self.stats.direct_requests.fetch_add(1, Ordering::Relaxed);
-                    Some(Hedge { by: None, answer: origin.call(described(), None) })
+                    Some(Hedge { by: None, answer: origin.call(unaided(), None) })
                 }
             }
         };
@@ -168,9 +175,8 @@ impl Router {
         if !raced.needs_description() {
             return Ok(raced);
         }
-        let described = request.clone().with_body(version.encode().into());
         let into = landing.room(link, length).await?;
-        Ok(self.hedging.race(link, length, self.counted(link, described, into), &mut hedge).await)
+        Ok(self.hedging.race(link, length, self.counted(link, described(), into), &mut hedge).await)
     }
 
     /// What the origin answers to a read whose workers are all slow, where this process reads it; nothing when it fails:
