@@ -4,7 +4,8 @@
 //! Each request has a buffer of its own. The one that is given up is dropped as any call may be: its buffer stays with
 //! the transport until nobody can write to it any more (invariant 3), and never comes back to the reader.
 //!
-//! An answer that is an error settles nothing while another request is under way.
+//! An answer that is an error settles nothing while another request is under way, which gets a moment then: it may be
+//! silent, and others are left to ask. That the caller may not read the bytes settles it.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -20,6 +21,10 @@ use tracing::{info, warn};
 
 use crate::routes::Link;
 use crate::stats::ClientStats;
+
+/// How long a hedge may take for its answer when the worker that was asked first has failed: as long as a read may of a
+/// worker of which nothing is known. Then the next one is asked, whose read is hedged like any other.
+const AFTER_FAILURE: Duration = Duration::from_millis(400);
 
 /// A read that is sent to another, when it is polled.
 pub(crate) struct Hedge<'h> {
@@ -49,6 +54,11 @@ impl Raced {
         let Some(Err(CallError::Service(failure))) = &self.first else { return false };
         failure.kind() == FailureKind::NeedsDescription && self.others.iter().all(|(_, answer)| answer.is_err())
     }
+}
+
+/// Whether the caller may not read the bytes: what another worker has not heard of that is not to be found out.
+fn is_denied(answer: &Result<Reply, CallError>) -> bool {
+    matches!(answer, Err(CallError::Service(failure)) if failure.kind() == FailureKind::PermissionDenied)
 }
 
 /// See above.
@@ -136,10 +146,15 @@ impl Hedging {
                     if first.is_ok() {
                         self.stats.hedges_wasted.fetch_add(1, Ordering::Relaxed);
                         self.answered(link, length, began, &first, true);
-                    } else {
-                        let second = answer.await;
+                        return Raced { first: Some(first), others };
+                    }
+                    if !is_denied(&first)
+                        && let Ok(second) = tokio::time::timeout(AFTER_FAILURE, answer).await
+                    {
                         self.ended(&second);
                         others.push((by, second));
+                    } else {
+                        self.stats.hedges_wasted.fetch_add(1, Ordering::Relaxed);
                     }
                     return Raced { first: Some(first), others };
                 }
