@@ -105,7 +105,7 @@ impl Hedging {
             biased;
             answer = &mut call => answer,
             () = tokio::time::sleep(overdue_after) => {
-                return Box::pin(self.overdue(link, length, began, call, hedge)).await;
+                return Box::pin(self.overdue(link, length, (began, overdue_after), call, hedge)).await;
             }
         };
         self.answered(link, length, began, &answer, true);
@@ -116,7 +116,7 @@ impl Hedging {
         &self,
         link: &Link,
         length: u32,
-        began: Instant,
+        (began, overdue_after): (Instant, Duration),
         mut call: Pin<&mut C>,
         hedge: &mut H,
     ) -> Raced
@@ -124,10 +124,10 @@ impl Hedging {
         C: Future<Output = Result<Reply, CallError>> + Send,
         H: FnMut() -> Option<Hedge<'h>> + Send,
     {
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(overdue_after);
         let mut others = Vec::new();
         while watch.step() == Step::Hedge {
-            let Some(Hedge { by, mut answer }) = self.send(link, hedge) else {
+            let Some(Hedge { by, mut answer }) = self.send(link, watch.is_urgent(began.elapsed()), hedge) else {
                 let pause = watch.refused();
                 let answer = tokio::select! {
                     biased;
@@ -174,9 +174,15 @@ impl Hedging {
         Raced { first: Some(answer), others }
     }
 
-    /// Another to ask, if there is one and the budget allows it. Who waits for a worker that has been found slow must leave it.
-    fn send<'h>(&self, link: &Link, hedge: &mut impl FnMut() -> Option<Hedge<'h>>) -> Option<Hedge<'h>> {
-        if !self.budget.take(link.speed.is_slow()) {
+    /// Another to ask, if there is one and the budget allows it. Who waits for a worker that has been found slow must
+    /// leave it, as must who has waited for very long.
+    fn send<'h>(
+        &self,
+        link: &Link,
+        is_urgent: bool,
+        hedge: &mut impl FnMut() -> Option<Hedge<'h>>,
+    ) -> Option<Hedge<'h>> {
+        if !self.budget.take(is_urgent || link.speed.is_slow()) {
             self.is_slow_if(link, link.speed.still_waits(Instant::now().into_std()));
             return None;
         }

@@ -9,7 +9,8 @@
 //! A hedge costs a request, so it must be rare while nothing is wrong: it is sent after the 99th percentile of what the
 //! worker itself took lately (Dean and Barroso, "The tail at scale", 2013), and the budget bounds what that estimate gets
 //! wrong. It must not depend on the budget while a worker is stopped: then the worker becomes slow after a few lost races,
-//! and its reads go elsewhere at once, which needs no second request.
+//! and its reads go elsewhere at once, which needs no second request. Where the budget does not suffice for these races,
+//! reads that have waited for very long are hedged on credit.
 
 mod budget;
 mod latencies;

@@ -2,7 +2,8 @@
 //!
 //! So over any span of time there are no more hedges than that part of the reads, and a bucketful. A bucketful is what
 //! readers need that wait at the moment at which a worker stops. When that worker has been found slow, those that still
-//! wait for it leave it whatever the bucket has: the debt is paid back by later reads before there are hedges again.
+//! wait for it leave it whatever the bucket has, as do readers that have waited for very long: the debt is paid back by
+//! later reads before there are hedges again.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

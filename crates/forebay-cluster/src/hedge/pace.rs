@@ -3,9 +3,11 @@
 //! A worker is slow when reads that were sent elsewhere as well came back from there first, several in a row and for a
 //! while, and none came back in time. That compares it with the others: a network or an origin that is slow for all
 //! makes nobody slow. A race that another won from its cache says more than one that it won from the origin: a worker
-//! that fetches from there, too, loses every other one of those. From then on reads go elsewhere at once, but for one every so often that finds out how it is now.
-//! It takes several of those in a row that are answered in time to trust the worker again, and one that becomes slow
-//! again soon is left alone for longer, so that reads do not go back and forth.
+//! that fetches from there, too, loses every other one of those.
+//!
+//! From then on reads go elsewhere at once, but for one every so often that finds out how it is now. It takes several of
+//! those in a row that are answered in time to trust the worker again, and one that becomes slow again soon is left alone
+//! for longer, so that reads do not go back and forth.
 
 use std::time::{Duration, Instant};
 
