@@ -108,13 +108,18 @@ impl<'a> Attempts<'a> {
     pub(crate) fn next(&mut self) -> Option<(Arc<Link>, Duration)> {
         let now = Instant::now();
         let left = self.timeout.checked_sub(now - self.started).filter(|left| !left.is_zero())?;
-        if self.answered.len() >= MAX_ANSWERS {
+        // A slow one that was left out may have what the others would need the origin for.
+        let is_enough = self.answered.len() >= MAX_ANSWERS;
+        if is_enough && self.slow.is_empty() {
             return None;
         }
         if let Some(link) = self.again.take() {
             return Some((link, left));
         }
         let admitted = loop {
+            if is_enough {
+                break None;
+            }
             let Some(at) = self.order.next(&self.routes) else { break None };
             if self.answered.iter().any(|link| Arc::ptr_eq(link, &self.routes.links[at])) {
                 continue;
