@@ -26,6 +26,11 @@ use crate::stats::ClientStats;
 /// worker of which nothing is known. Then the next one is asked, whose read is hedged like any other.
 const AFTER_FAILURE: Duration = Duration::from_millis(400);
 
+/// How long a read at least waits that finds out how a worker is that was left out, because it was slow or could not be
+/// reached. It may be well and merely cold: others have its blocks by now, and would win every race against its origin.
+/// So it would never be taken back, nor would it become known how long it takes now.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// A read that is sent to another, when it is polled.
 pub(crate) struct Hedge<'h> {
     /// The worker; the origin, where there is none.
@@ -96,7 +101,10 @@ impl Hedging {
         H: FnMut() -> Option<Hedge<'h>> + Send,
     {
         let least = self.options.map_or(Duration::MAX, |options| options.min_delay);
-        let overdue_after = link.speed.overdue_after(length).max(least);
+        let mut overdue_after = link.speed.overdue_after(length).max(least);
+        if link.speed.is_slow() || link.health.lock().is_down() {
+            overdue_after = overdue_after.max(PATIENCE);
+        }
         self.budget.read();
         let began = Instant::now();
         let mut call = pin!(call);

@@ -163,7 +163,8 @@ async fn a_worker_that_takes_200_ms_for_each_answer_is_left_out_while_it_does() 
     for _ in 0..200 {
         longest = longest.max(scene.read_all().await);
     }
-    assert!(longest <= Duration::from_millis(50), "{longest:?}");
+    // Those that find out how it is now wait 100 ms for it.
+    assert!(longest <= Duration::from_millis(150), "{longest:?}");
     assert!(slow.calls(Op::Read) < asked + 30, "one now and then finds out");
     scene.assert_within_budget();
 }
