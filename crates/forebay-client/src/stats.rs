@@ -46,7 +46,7 @@ pub struct ClientStats {
     pub outages: AtomicU64,
     /// Requests that wait for one at present.
     pub waiting_for_workers: AtomicU64,
-    /// Requests that went to the origin without a worker, since none could be reached.
+    /// Requests that went to the origin without a worker, since none could be reached, or theirs was late or slow.
     pub direct_requests: AtomicU64,
     /// Sectors that were not what their worker's checksums say when they arrived.
     pub corrupt_sectors: AtomicU64,

@@ -269,7 +269,7 @@ fn of_client(client: &Client, families: &mut Families) {
     families
         .counter(
             "forebay_client_direct_requests_total",
-            "Requests that went to the origin because no worker could be reached",
+            "Requests that went to the origin because no worker could be reached, or theirs was late",
         )
         .add([], client.direct_requests);
     families
