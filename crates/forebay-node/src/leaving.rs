@@ -1,10 +1,11 @@
 //! A process that is told to end: whether it unmounts, or leaves its mount to whoever has it until the next process comes.
 //!
 //! ```text
-//!        auto            there is one      nobody writes, or too late            nothing is under way
-//! begin ─────▶ Asking ─────▶ Finding ─────▶ Waiting ─────▶ (Asking again) ─────▶ Draining ─────▶ Keeping ─▶ Left
-//!    leave ───────────────────▲   │            │                 │                  │              │
-//!    unmount                      └────────────┴────── Unmount ──┘                  └─── Resume ───┘
+//!        auto            there is one      nobody writes, or too late       nothing is under way     nobody writes still
+//! begin ─────▶ Asking ─────▶ Finding ─────▶ Waiting ───▶ (Asking again) ───▶ Draining ───▶ Drained ───▶ Keeping ─▶ Left
+//!    leave ───────────────────▲   │          │  ▲               │               │             │            │
+//!    unmount                      │          │  └─ ServeOn: somebody has opened a file since ─┤            │
+//!                                 └──────────┴── Unmount ───────┘               └─── Resume ──┴────────────┘
 //! ```
 //!
 //! Until it drains, it serves. What drains and is not left after all serves again before it is unmounted: programs that close what
@@ -32,7 +33,7 @@ pub(crate) enum Event {
     Found,
     /// There is nobody, because of this.
     NotFound(String),
-    /// Whether files are open for writing, as asked by [`Action::LookForWriters`].
+    /// Whether files are open for writing, as asked by [`Action::LookForWriters`] or [`Action::ServeOn`].
     Writers(bool),
     /// Nothing is under way, as asked by [`Action::Drain`].
     Drained,
@@ -57,6 +58,8 @@ pub(crate) enum Action {
     LookForWriters(Instant),
     /// Stop serving, and answer what was taken.
     Drain(Duration),
+    /// Serve again, and say whether files are open for writing at that time.
+    ServeOn(Instant),
     /// Give state and connection to the keeper.
     Keep,
     /// Serve again, and then unmount.
@@ -71,9 +74,19 @@ pub(crate) enum Action {
 enum State {
     Asking,
     Finding,
-    Waiting { until: Instant },
-    AskingAgain,
-    Draining,
+    Waiting {
+        until: Instant,
+    },
+    AskingAgain {
+        until: Instant,
+    },
+    Draining {
+        until: Instant,
+    },
+    /// Nothing is under way. Somebody may have opened a file for writing just before.
+    Drained {
+        until: Instant,
+    },
     Keeping,
     Over,
 }
@@ -100,8 +113,8 @@ impl Leaving {
     pub(crate) fn on(&mut self, event: Event, now: Instant) -> Action {
         let (state, action) = match (self.state, event) {
             (State::Asking, Event::Manager(Some(UnitJob::Start))) => (State::Finding, Action::FindKeeper),
-            (State::AskingAgain, Event::Manager(Some(UnitJob::Start))) => drain(),
-            (State::Asking | State::AskingAgain, Event::Manager(_)) => (State::Over, Action::Unmount(None)),
+            (State::AskingAgain { until }, Event::Manager(Some(UnitJob::Start))) => drain(until),
+            (State::Asking | State::AskingAgain { .. }, Event::Manager(_)) => (State::Over, Action::Unmount(None)),
             (State::Finding, Event::Found) => {
                 (State::Waiting { until: now + WRITERS_WITHIN }, Action::LookForWriters(now))
             }
@@ -111,14 +124,18 @@ impl Leaving {
                 (State::Over, Action::Unmount(why))
             }
             (State::Waiting { until }, Event::Writers(true)) if now < until => {
-                (State::Waiting { until }, Action::LookForWriters((now + LOOKED_AT_EVERY).min(until)))
+                (State::Waiting { until }, Action::LookForWriters(next_look(until, now)))
             }
             (State::Waiting { until }, Event::Writers(_)) => self.waited(until, now),
-            (State::Draining, Event::Drained) => (State::Keeping, Action::Keep),
-            (State::Draining, Event::NotDrained(why)) | (State::Keeping, Event::NotKept(why)) => {
+            (State::Draining { until }, Event::Drained) => (State::Drained { until }, Action::LookForWriters(now)),
+            (State::Drained { until }, Event::Writers(true)) if now < until => {
+                (State::Waiting { until }, Action::ServeOn(next_look(until, now)))
+            }
+            (State::Drained { .. }, Event::Writers(_)) => (State::Keeping, Action::Keep),
+            (State::Draining { .. }, Event::NotDrained(why)) | (State::Keeping, Event::NotKept(why)) => {
                 (State::Over, Action::Resume(why))
             }
-            (State::Draining | State::Keeping, Event::AtOnce) => {
+            (State::Draining { .. } | State::Drained { .. } | State::Keeping, Event::AtOnce) => {
                 (State::Over, Action::Resume("it is to end at once".to_owned()))
             }
             (State::Keeping, Event::Kept) => (State::Over, Action::Leave),
@@ -132,12 +149,20 @@ impl Leaving {
     /// Nobody writes any more, or nobody waits for that any longer. Meanwhile the manager may have been told otherwise.
     fn waited(&self, until: Instant, now: Instant) -> (State, Action) {
         let has_waited = now + WRITERS_WITHIN > until + LOOKED_AT_EVERY;
-        if self.on_stop == OnStop::Auto && has_waited { (State::AskingAgain, Action::AskManager) } else { drain() }
+        if self.on_stop == OnStop::Auto && has_waited {
+            (State::AskingAgain { until }, Action::AskManager)
+        } else {
+            drain(until)
+        }
     }
 }
 
-fn drain() -> (State, Action) {
-    (State::Draining, Action::Drain(DRAIN_WITHIN))
+fn drain(until: Instant) -> (State, Action) {
+    (State::Draining { until }, Action::Drain(DRAIN_WITHIN))
+}
+
+fn next_look(until: Instant, now: Instant) -> Instant {
+    (now + LOOKED_AT_EVERY).min(until)
 }
 
 #[cfg(test)]
@@ -159,10 +184,34 @@ mod tests {
 
     #[test]
     fn under_a_restart_the_mount_is_left_once_nothing_is_under_way() {
-        let done = played(OnStop::Auto, &[START, Event::Found, Event::Writers(false), Event::Drained, Event::Kept]);
+        let none = Event::Writers(false);
+        let events = [START, Event::Found, none.clone(), Event::Drained, none, Event::Kept];
+        let done = played(OnStop::Auto, &events);
         assert_eq!(done[..2], [Action::AskManager, Action::FindKeeper]);
         assert!(matches!(done[2], Action::LookForWriters(_)));
-        assert_eq!(done[3..], [Action::Drain(DRAIN_WITHIN), Action::Keep, Action::Leave]);
+        assert_eq!(done[3], Action::Drain(DRAIN_WITHIN));
+        assert!(matches!(done[4], Action::LookForWriters(_)), "nobody can open one any more");
+        assert_eq!(done[5..], [Action::Keep, Action::Leave]);
+    }
+
+    #[test]
+    fn who_opens_a_file_for_writing_just_before_nobody_serves_has_the_rest_of_the_time_too() {
+        let start = Instant::now();
+        let until = start + WRITERS_WITHIN;
+        let (mut leaving, _) = Leaving::begin(OnStop::Leave);
+        leaving.on(Event::Found, start);
+        let mut now = start;
+        while now < until {
+            assert_eq!(leaving.on(Event::Writers(false), now), Action::Drain(DRAIN_WITHIN));
+            assert_eq!(leaving.on(Event::Drained, now), Action::LookForWriters(now));
+            let action = leaving.on(Event::Writers(true), now);
+            let Action::ServeOn(at) = action else { panic!("{action:?}") };
+            assert!(at > now && at <= until);
+            now = at;
+        }
+        assert_eq!(leaving.on(Event::Writers(true), now), Action::Drain(DRAIN_WITHIN));
+        assert_eq!(leaving.on(Event::Drained, now), Action::LookForWriters(now));
+        assert_eq!(leaving.on(Event::Writers(true), now), Action::Keep, "what they have open is lost to them then");
     }
 
     #[test]
@@ -176,7 +225,8 @@ mod tests {
     #[test]
     fn whoever_says_so_has_it_left_or_unmounted_without_a_question() {
         assert_eq!(played(OnStop::Unmount, &[]), [Action::Unmount(None)]);
-        let done = played(OnStop::Leave, &[Event::Found, Event::Writers(false), Event::Drained, Event::Kept]);
+        let none = Event::Writers(false);
+        let done = played(OnStop::Leave, &[Event::Found, none.clone(), Event::Drained, none, Event::Kept]);
         assert_eq!(done.first(), Some(&Action::FindKeeper));
         assert_eq!(done.last(), Some(&Action::Leave));
         assert!(!done.contains(&Action::AskManager));
@@ -219,12 +269,15 @@ mod tests {
     fn what_is_not_left_after_all_serves_again_before_it_is_unmounted() {
         let why = || "why".to_owned();
         let drains = [Event::Found, Event::Writers(false)];
-        for rest in [vec![Event::NotDrained(why())], vec![Event::Drained, Event::NotKept(why())]] {
+        let not_kept = vec![Event::Drained, Event::Writers(false), Event::NotKept(why())];
+        for rest in [vec![Event::NotDrained(why())], not_kept] {
             let done = played(OnStop::Leave, &[&drains[..], &rest[..]].concat());
             assert_eq!(done.last(), Some(&Action::Resume(why())));
         }
-        let done = played(OnStop::Leave, &[&drains[..], &[Event::AtOnce]].concat());
-        assert!(matches!(done.last(), Some(Action::Resume(_))), "{done:?}");
+        for before in [vec![], vec![Event::Drained]] {
+            let done = played(OnStop::Leave, &[&drains[..], &before[..], &[Event::AtOnce]].concat());
+            assert!(matches!(done.last(), Some(Action::Resume(_))), "{done:?}");
+        }
     }
 
     #[test]

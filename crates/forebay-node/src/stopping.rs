@@ -46,13 +46,13 @@ impl Stopping {
                     Some(Err(why)) => Event::NotFound(why),
                     None => Event::AtOnce,
                 },
-                Action::LookForWriters(at) => {
-                    let look = async {
-                        tokio::time::sleep_until(at.into()).await;
-                        let hand_over = self.hand_over.clone();
-                        Event::Writers(waiting(move || !hand_over.writers().is_empty()).await.unwrap_or(true))
-                    };
-                    unless(at_once, look).await
+                Action::LookForWriters(at) => unless(at_once, self.writers(at)).await,
+                Action::ServeOn(at) => {
+                    let hand_over = self.hand_over.clone();
+                    match waiting(move || hand_over.resume()).await {
+                        Ok(()) => unless(at_once, self.writers(at)).await,
+                        Err(why) => Event::NotDrained(why),
+                    }
                 }
                 Action::Drain(within) => {
                     let hand_over = self.hand_over.clone();
@@ -88,6 +88,13 @@ impl Stopping {
             };
             action = leaving.on(event, Instant::now());
         }
+    }
+
+    /// Whether files are open for writing, at that time.
+    async fn writers(&self, at: Instant) -> Event {
+        tokio::time::sleep_until(at.into()).await;
+        let hand_over = self.hand_over.clone();
+        Event::Writers(waiting(move || !hand_over.writers().is_empty()).await.unwrap_or(true))
     }
 
     /// Who would have the mount after this process has ended; or why nobody.
