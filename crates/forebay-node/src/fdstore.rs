@@ -3,13 +3,16 @@
 //!
 //! It is asked not to watch them (`FDPOLL=0`): it would be woken by each request of the mount. It lets go of a descriptor that it has
 //! under another name already, so the connection has one name for ever, and the rest a number that goes up: what a process stored
-//! is removed when the next one has stored what takes its place.
+//! is removed when the next one has stored what takes its place. What is stored once more, as after a hand-over that came to nothing,
+//! has the number that it had.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, IoSlice, Read as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::linux::fs::MetadataExt as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
@@ -52,6 +55,8 @@ struct Stored {
     number: u64,
     /// All names but that of the connection.
     names: BTreeSet<String>,
+    /// Which memory has that number, if this process stored it: device and inode.
+    memory: Option<(u64, u64)>,
 }
 
 impl FdStore {
@@ -116,17 +121,20 @@ impl Keeps for FdStore {
             let told = format!("FileDescriptorStoreMax= of the unit is {}, and {} are needed", self.room, 2 * count);
             return Err(io::Error::other(told));
         }
-        let number = next_number(stored.number);
+        let which = which(&what.memory)?;
+        let number = if stored.memory == Some(which) { stored.number } else { next_number(stored.number) };
         let (memory, clone) = (format!("{MEMORY}{number}"), format!("{CLONE}{number}"));
+        // Also if it comes to nothing: it may be there all the same.
+        stored.names.extend([memory.clone(), clone.clone()]);
         let clones: Vec<_> = what.clones.iter().map(|clone| clone.as_fd()).collect();
         self.store(CONNECTION, &[what.connection.as_fd()])?;
         self.store(&clone, &clones)?;
         // The last: what has it is whole.
         self.store(&memory, &[what.memory.as_fd()])?;
         self.wait()?;
-        let before = std::mem::take(&mut stored.names);
-        self.remove(before.iter().map(String::as_str))?;
-        *stored = Stored { number, names: [memory, clone].into() };
+        let names = BTreeSet::from([memory, clone]);
+        self.remove(stored.names.difference(&names).map(String::as_str))?;
+        *stored = Stored { number, names, memory: Some(which) };
         Ok(())
     }
 
@@ -138,6 +146,7 @@ impl Keeps for FdStore {
     fn forget(&self) {
         let mut stored = self.stored.lock();
         let before = std::mem::take(&mut stored.names);
+        stored.memory = None;
         let names = before.iter().map(String::as_str).chain([CONNECTION]);
         if let Err(error) = self.remove(names).and_then(|()| self.wait()) {
             debug!(%error, "the service manager does not take that the mount has ended");
@@ -147,6 +156,12 @@ impl Keeps for FdStore {
     fn is_there(&self) -> bool {
         true
     }
+}
+
+/// Which memory it is: its device and its inode.
+fn which(memory: &OwnedFd) -> io::Result<(u64, u64)> {
+    let metadata = File::from(memory.try_clone()?).metadata()?;
+    Ok((metadata.st_dev(), metadata.st_ino()))
 }
 
 /// The number of what is stored next. It goes up also from the process before to one that the manager did not start, and that so knows
@@ -200,7 +215,7 @@ fn chosen(given: Vec<(String, OwnedFd)>) -> (Option<Kept>, Stored) {
     };
     let (whole, number) = (latest(MEMORY), latest(MEMORY).max(latest(CLONE)).unwrap_or_default());
     let names = given.iter().map(|(name, _)| name.clone()).filter(|name| name != CONNECTION).collect();
-    let stored = Stored { number, names };
+    let stored = Stored { number, names, memory: None };
     let Some(whole) = whole else { return (None, stored) };
     let memory_name = format!("{MEMORY}{whole}");
     let (mut memory, mut connection, mut clones) = (None, None, Vec::new());
@@ -219,8 +234,6 @@ fn chosen(given: Vec<(String, OwnedFd)>) -> (Option<Kept>, Stored) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use super::*;
 
     fn descriptor() -> OwnedFd {
@@ -255,10 +268,14 @@ mod tests {
             String::from_utf8(bytes[..length].to_vec()).unwrap()
         };
         std::thread::scope(|scope| {
-            let heard = scope.spawn(|| (0..10).map(|_| hear()).collect::<Vec<_>>());
-            let what = || Kept { memory: descriptor(), connection: descriptor(), clones: vec![descriptor()] };
-            store.keep(&what()).unwrap();
-            store.keep(&what()).unwrap();
+            let heard = scope.spawn(|| (0..14).map(|_| hear()).collect::<Vec<_>>());
+            let memory = || OwnedFd::from(tempfile::tempfile().unwrap());
+            let what = || Kept { memory: memory(), connection: descriptor(), clones: vec![descriptor()] };
+            // As long as both are there, they are two.
+            let (earlier, later) = (what(), what());
+            store.keep(&earlier).unwrap();
+            store.keep(&later).unwrap();
+            store.keep(&later).unwrap();
             let heard = heard.join().unwrap();
             let named = |message: &String| message.rsplit('=').next().unwrap().to_owned();
             let names: Vec<String> = heard.iter().map(named).collect();
@@ -267,7 +284,8 @@ mod tests {
             let named = |of: &str, number: &str| format!("{of}{number}");
             let stored = |number| [CONNECTION.to_owned(), named(CLONE, number), named(MEMORY, number), "1".to_owned()];
             let removed = [named(CLONE, first), named(MEMORY, first)];
-            assert_eq!(names, [&stored(first)[..], &stored(second), &removed].concat());
+            // The manager lets go of what comes a second time: so nothing of it is removed.
+            assert_eq!(names, [&stored(first)[..], &stored(second), &removed, &stored(second)].concat());
             assert!(heard[8].starts_with("FDSTOREREMOVE=1") && heard[0].contains("FDPOLL=0"));
         });
         let store = FdStore { room: 5, ..store };
