@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_fuse_io::{Channel, Pauser, Session};
-use forebay_handover::{Given, Journal, Kept, Refusal};
+use forebay_handover::{Given, Journal, Kept, Refusal, spend};
 use forebay_locks::{Condvar, Mutex};
+use tracing::warn;
 
 use crate::dispatcher::Dispatcher;
 use crate::handover::{being_written, capture, capture_to_leave};
@@ -209,8 +210,12 @@ impl HandOver {
         // Nothing is under way, so nothing ends with the descriptors that requests were read from.
         let what = Kept { memory, connection: self.pauser.connection()?, clones: Vec::new() };
         if let Err(error) = keeper.keep(&what) {
+            // It may have it all the same, and this process serves again.
+            if let Err(error) = spend(&what.memory) {
+                warn!(%error, "what was to be left of the mount may be taken");
+            }
             // Of a mount that is kept over a crash, too, what was kept before is given again.
-            if shared.kept().is_none() {
+            if !shared.kept().is_some_and(|kept| kept.is_by(keeper)) {
                 keeper.forget();
             }
             return Err(error);

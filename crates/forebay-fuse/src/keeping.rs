@@ -52,6 +52,11 @@ impl Keeping {
         }
     }
 
+    /// Whether it is `keeper` who has it.
+    pub(crate) fn is_by(&self, keeper: &Arc<dyn Keeps>) -> bool {
+        Arc::ptr_eq(&self.keeper, keeper)
+    }
+
     /// It is kept for the next process, and this one has nothing more to say of it.
     pub(crate) fn entrusted(&self) {
         drop(self.what.lock().take());

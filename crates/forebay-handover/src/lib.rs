@@ -47,7 +47,7 @@ pub use journal::{Record, recover, replay};
 pub use keeper::{KeeperProcess, Visitors};
 pub use kept::{KeeperLink, Keeps, Kept, Taken};
 pub use launching::launch;
-pub use memory::{Journal, Unreadable, read_kept, was_left};
+pub use memory::{Journal, Unreadable, read_kept, spend, was_left};
 pub use message::{Order, Refusal};
 pub use peer::{Peer, peer_of};
 pub use restart::Restart;

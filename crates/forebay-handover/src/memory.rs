@@ -65,8 +65,8 @@ pub enum Unreadable {
     /// It is not as it was written.
     #[error("the memory of the mount is not as it was written")]
     Damaged,
-    /// The process that wrote it could not go on writing.
-    #[error("the process that served the mount had given up to note what changes; its log says why")]
+    /// The process that wrote it could not go on writing, or another one has served the mount since without doing so.
+    #[error("the process that served the mount had given up to note what changes, or never did; its log says why")]
     GivenUp,
     /// The state is none.
     #[error(transparent)]
@@ -354,6 +354,16 @@ pub fn read_kept(memory: impl AsFd) -> Result<(Identity, State), Unreadable> {
     let start = head.area.checked_add(head.state_length).ok_or(Unreadable::Damaged)?;
     let journal = read(&file, start, journal_length(&file, start)?)?;
     Ok((identity, recover(state, &journal)?))
+}
+
+/// Nobody goes on with what `memory` says from now on: this process serves the mount, and notes there nothing of what changes.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn spend(memory: impl AsFd) -> io::Result<()> {
+    let file = File::from(memory.as_fd().try_clone_to_owned()?);
+    let nothing = Head { area: 0, state_length: 0, identity_length: 0, identity_checksum: 0 };
+    file.write_all_at(&nothing.encode(), 0)
 }
 
 /// Whether the process that wrote `memory` has ended in good order, by [`Journal::leave`].

@@ -10,7 +10,7 @@ use forebay_client::Client;
 use forebay_cluster::records::mounts::MOUNTS;
 use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
 use forebay_fuse::{HandOver, Mount, MountError, MountOptions, ReportSource, Successor, Survival, Unmounted};
-use forebay_handover::{Held, Identity, Keeps};
+use forebay_handover::{Held, Identity, Keeps, spend};
 use forebay_state::StateStore;
 use forebay_state::membership::Members;
 use forebay_types::FsPath;
@@ -341,8 +341,17 @@ pub(crate) async fn recover(
     released: Option<Arc<dyn Keeps>>,
 ) -> anyhow::Result<Mount> {
     let serving = move || {
-        // Before the first answer: from then on the state that is kept is older than what the kernel knows.
-        let begins = move || released.into_iter().for_each(|keeper| keeper.forget());
+        let memory = left.kept.memory.try_clone();
+        let memory = memory.map_err(|error| MountError::Io { action: "duplicate a descriptor".to_owned(), error })?;
+        // Before the first answer: from then on the state that is kept is older than what the kernel knows. Whoever keeps it may not
+        // hear of that in time.
+        let begins = move || {
+            let Some(keeper) = released else { return };
+            if let Err(error) = spend(&memory) {
+                warn!(%error, "what was left of the mount may be taken once more");
+            }
+            keeper.forget();
+        };
         let mount = successor.recover(left.state, left.kept, begins)?;
         mount.answers()?;
         Ok::<_, MountError>(mount)

@@ -108,7 +108,8 @@ impl Stopping {
             if let Some(why) = hand_over.cannot() {
                 return Err(why.to_string());
             }
-            let keeper = match keeper {
+            // That of the crash may have ended since, as with its pod.
+            let keeper = match keeper.filter(|keeper| keeper.is_there()) {
                 Some(keeper) => keeper,
                 None => keeping::lasting(&mountpoint, &program)
                     .map_err(|error| format!("{error:#}"))?

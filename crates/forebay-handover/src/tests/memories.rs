@@ -10,7 +10,7 @@ use super::journals::{directory, file, inode};
 use super::states::{empty, full};
 use crate::identity::tests::identity;
 use crate::journal::Record;
-use crate::memory::{Journal, Unreadable, read_kept, was_left};
+use crate::memory::{Journal, Unreadable, read_kept, spend, was_left};
 use crate::sealed::sealed;
 use crate::state::Open;
 
@@ -38,6 +38,8 @@ fn what_was_left_in_good_order_is_found_as_what_a_dead_process_had_and_told_apar
         assert!(was_left(&left));
         let of_dead = Journal::default().begin(&state, &identity()).unwrap();
         assert!(!was_left(&of_dead));
+        spend(&left).unwrap();
+        assert!(matches!(read_kept(&left), Err(Unreadable::GivenUp)) && !was_left(&left), "another process goes on");
     }
     assert!(!was_left(tempfile::tempfile().unwrap()));
 }
