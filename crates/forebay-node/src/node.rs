@@ -156,7 +156,7 @@ impl Parts {
     pub(crate) async fn stop(self, at_once: &CancellationToken) -> anyhow::Result<()> {
         let is_ours = self.is_ours(at_once).await;
         let keeper = if is_ours { self.leave(at_once).await } else { None };
-        let closed = self.end(is_ours, at_once).await;
+        let closed = self.end(is_ours, keeper.as_deref(), at_once).await;
         // Only now is this process dead to its keeper, who may start the next one: that needs what this one had.
         drop(keeper);
         closed
@@ -181,10 +181,11 @@ impl Parts {
 
     pub(crate) async fn close(self, at_once: &CancellationToken) -> anyhow::Result<()> {
         let is_ours = self.is_ours(at_once).await;
-        self.end(is_ours, at_once).await
+        self.end(is_ours, None, at_once).await
     }
 
-    async fn end(self, is_ours: bool, at_once: &CancellationToken) -> anyhow::Result<()> {
+    /// `keeper`: who has the mount from now on, if it is left.
+    async fn end(self, is_ours: bool, keeper: Option<&dyn Keeps>, at_once: &CancellationToken) -> anyhow::Result<()> {
         let unmounted = match self.mounted {
             Some(mounted) if is_ours => mounted.close(at_once).await,
             Some(mounted) => mounted.abandon().await,
@@ -216,6 +217,12 @@ impl Parts {
         }
         if let Some(audit) = self.audit {
             audit.close().await;
+        }
+        // Before another process can mount there.
+        if let Some(stopping) = &self.stopping
+            && keeper.is_some_and(|keeper| !keeper.is_there())
+        {
+            stopping.take_away().await;
         }
         drop(self.place);
         if let Some(handover) = self.handover {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_config::OnStop;
-use forebay_fuse::{HandOver, Survival, mount_table};
+use forebay_fuse::{HandOver, MountError, Survival, mount_table};
 use forebay_handover::{Identity, Keeps};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -87,6 +87,18 @@ impl Stopping {
                 }
             };
             action = leaving.on(event, Instant::now());
+        }
+    }
+
+    /// Takes away the mount that was left, after its keeper has ended, too: with this process it would be dead.
+    pub(crate) async fn take_away(&self) {
+        warn!("the keeper of the mount has ended: unmounting");
+        let mountpoint = self.mountpoint.clone();
+        match waiting(move || mount_table::unmount(&mountpoint, true)).await {
+            // Somebody else was faster.
+            Ok(Ok(()) | Err(MountError::NotMounted(_))) => {}
+            Ok(Err(error)) => warn!(%error, "a dead mount is left behind"),
+            Err(error) => warn!(error, "a dead mount is left behind"),
         }
     }
 

@@ -55,7 +55,8 @@ impl Signals {
     }
 }
 
-/// Starts a node, unless a signal comes first; then what was started is ended, in order. A second signal ends that.
+/// Starts a node, unless a signal comes first; then what was started is ended, in order. A second signal ends that. A mount that it has
+/// by then may be one that was left to it: it is left again, as by a node that runs.
 ///
 /// # Errors
 /// Those of the node, and the interruption.
@@ -68,7 +69,7 @@ pub(crate) async fn start(signals: &mut Signals, node: NodeBuilder) -> anyhow::R
             cancelled.cancel();
             let ending = async {
                 if let Ok(node) = starting.await {
-                    let _ = node.shutdown().await;
+                    let _ = if signal == TERM { node.stop().await } else { node.shutdown().await };
                 }
             };
             tokio::select! {
