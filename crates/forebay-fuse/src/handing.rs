@@ -215,7 +215,7 @@ impl HandOver {
                 warn!(%error, "what was to be left of the mount may be taken");
             }
             // Of a mount that is kept over a crash, too, what was kept before is given again.
-            if !shared.kept().is_some_and(|kept| kept.is_by(keeper)) {
+            if shared.kept().is_none_or(|kept| !kept.is_by(keeper)) {
                 keeper.forget();
             }
             return Err(error);
