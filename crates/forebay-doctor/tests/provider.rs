@@ -69,6 +69,9 @@ fn a_worker_is_judged_by_what_it_offers_and_what_is_taken_here() {
     let both = offering(Some("1.20.0"), Some(1));
     assert_eq!(row(&both, &[RDMA]).what, "verbs, 1 card(s)");
     assert_eq!(row(&both, &[RDMA, UCX]).what, "UCX 1.20.0, 1 card(s)");
+    let mut without = offering(Some("1.20.0"), Some(1));
+    without.verbs_missing = Some("librdmacm.so.1: no such file".into());
+    assert_eq!(row(&without, &[RDMA]).what, "UCX 1.20.0, 1 card(s)", "no verbs here");
     let alone = offering(None, Some(1));
     assert_eq!(row(&alone, &[RDMA, VERBS]).verdict, Verdict::Ok);
     let unlike = row(&alone, &[RDMA, UCX]);

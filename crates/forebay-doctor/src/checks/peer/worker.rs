@@ -48,10 +48,11 @@ fn offer(facts: &Facts, config: &Config, worker: &PeerWorker) -> Check {
     };
     let (takes_verbs, takes_ucx) = (provider::takes_verbs(config), provider::takes_ucx(config));
     let by_verbs = worker.listeners.iter().filter(|listener| listener.is_verbs).count();
-    if takes_verbs && by_verbs > 0 {
+    let by_ucx = worker.listeners.len() - by_verbs;
+    let has_verbs = provider::has_verbs(facts, config) || by_ucx == 0 || !takes_ucx;
+    if takes_verbs && by_verbs > 0 && has_verbs {
         return row("worker-rdma", Verdict::Ok, format!("verbs, {by_verbs} card(s)"));
     }
-    let by_ucx = worker.listeners.len() - by_verbs;
     match (worker.ucx.as_ref().filter(|_| by_ucx > 0), &facts.ucx.version) {
         (Some(theirs), Some(ours)) if takes_ucx && release(ours) != release(theirs) => {
             row("worker-rdma", verdict, format!("the worker runs UCX {theirs}, and this is {ours}: RDMA is not used"))

@@ -97,8 +97,8 @@ async fn shortest(link: &dyn Transport) -> anyhow::Result<u64> {
     Ok(micros(shortest))
 }
 
-/// Connects to every listener for data, card by card as a mount does, if it is to be tried: by verbs, and by UCX where that is what
-/// is left.
+/// Connects to every listener for data, card by card and by the library that a mount would take, if it is to be tried. A mount whose
+/// verbs do not connect does not go by UCX, so that is not tried then, either.
 async fn connect_all(
     config: &Config,
     worker: SocketAddr,
@@ -108,18 +108,43 @@ async fn connect_all(
 ) -> Vec<PeerListener> {
     let known = offered.verbs.as_ref().filter(|verbs| verbs.version == VERBS_VERSION);
     let by_verbs = known.map_or_else(Vec::new, |verbs| verbs.data.clone());
-    let tries_verbs = tries && configured::takes(config, Provider::Verbs);
-    let verbs = connect_by(Provider::Verbs, config, worker, &by_verbs, tries_verbs, security).await;
-    let works = verbs.iter().any(|listener| listener.connect_us.is_some());
-    let tries_ucx = tries && !works && configured::takes(config, Provider::Ucx);
-    let ucx = connect_by(Provider::Ucx, config, worker, &offered.data, tries_ucx, security).await;
-    let works_by_ucx = ucx.iter().any(|listener| listener.connect_us.is_some());
-    // A mount goes by what works, and what does not is no error then.
-    let excused = |listener: PeerListener| match works_by_ucx {
-        true => PeerListener { error: None, ..listener },
-        false => listener,
-    };
-    verbs.into_iter().map(excused).chain(ucx).collect()
+    let takes = |provider| tries && configured::takes(config, provider);
+    let (may_take_verbs, may_take_ucx) =
+        (takes(Provider::Verbs) && !by_verbs.is_empty(), takes(Provider::Ucx) && !offered.data.is_empty());
+    let tries_verbs = may_take_verbs && (!may_take_ucx || starts(config, Provider::Verbs).await);
+    let tries_ucx = may_take_ucx && !tries_verbs;
+    let mut listeners = connect_by(Provider::Verbs, config, worker, &by_verbs, tries_verbs, security).await;
+    listeners.extend(connect_by(Provider::Ucx, config, worker, &offered.data, tries_ucx, security).await);
+    listeners
+}
+
+/// Whether an I/O thread by `provider` starts on each of this machine's cards, without which a mount does not take it.
+async fn starts(config: &Config, provider: Provider) -> bool {
+    let config = config.clone();
+    let started = tokio::task::spawn_blocking(move || -> anyhow::Result<Vec<Arc<dyn Driven>>> {
+        let cards = Machine::look(&Root::default())?.data_cards_by(&config, provider)?;
+        cards.into_iter().map(|card| io_thread(&config, card)).collect()
+    });
+    match started.await {
+        Ok(Ok(io_threads)) => {
+            let close = futures::future::join_all(io_threads.iter().map(|io_thread| io_thread.close()));
+            // What does not end in time ends with the process.
+            let _ = tokio::time::timeout(CLOSE_WITHIN, close).await;
+            true
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%provider, %error, "no I/O threads");
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// An I/O thread on `card`, with nothing registered.
+fn io_thread(config: &Config, card: Card) -> anyhow::Result<Arc<dyn Driven>> {
+    let pool = Pool::new(PoolOptions::fixed(POOL))?;
+    let name = format!("{} doctor", card.name);
+    card.io_thread(config, name, &pool, ByteSize::default(), None, &CancellationToken::new())
 }
 
 async fn connect_by(
@@ -196,17 +221,7 @@ async fn connected(
     };
     let io_thread = tokio::task::spawn_blocking({
         let config = config.clone();
-        move || -> anyhow::Result<Arc<dyn Driven>> {
-            let pool = Pool::new(PoolOptions::fixed(POOL))?;
-            card.io_thread(
-                &config,
-                format!("{} doctor", card.name),
-                &pool,
-                ByteSize::default(),
-                None,
-                &CancellationToken::new(),
-            )
-        }
+        move || io_thread(&config, card)
     });
     let io_thread = io_thread.await.context("starting RDMA panicked")??;
     let link = Arc::clone(&io_thread).link(address, options);
