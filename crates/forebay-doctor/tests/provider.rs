@@ -3,7 +3,7 @@
 mod support;
 
 use forebay_doctor::checks::check;
-use forebay_doctor::facts::{PeerListener, PeerProbe, PeerWorker, Ucx};
+use forebay_doctor::facts::{Limit, PeerListener, PeerProbe, PeerWorker, Ucx};
 use forebay_doctor::{Check, Facts, Verdict};
 use support::{RDMA, config, facts, find, ucx};
 
@@ -46,6 +46,20 @@ fn verbs_are_judged_where_they_may_be_used_and_ucx_is_missed_only_without_them()
     assert_eq!(find(&machine(lost), &config(&[RDMA, UCX]), "ucx library").verdict, Verdict::Fail);
     let row = find(&machine(lost), &config(&[RDMA, VERBS]), "ucx library");
     assert!(row.verdict == Verdict::Info && row.what.contains("not used"), "{row:?}");
+}
+
+#[test]
+fn memory_is_locked_once_for_each_library() {
+    // Enough for what a client begins with and, once, for all that it may come to have.
+    let most = ["network.rdma.data.buffer_pool.max_size=256MiB", "worker.memory.size=256MiB"];
+    let limited = machine(|facts| {
+        facts.system.may_lock_memory = false;
+        facts.memory.lock_limit = Some(Limit::Bytes(300 << 20));
+    });
+    let row = |provider| find(&limited, &config(&[RDMA, most[0], most[1], provider]), "memory memlock");
+    assert_eq!((row(VERBS).verdict, row(UCX).verdict), (Verdict::Ok, Verdict::Ok));
+    let both = row("network.rdma.data.provider=auto");
+    assert!(both.verdict == Verdict::Warn && both.what.contains("twice: by verbs and by UCX"), "{both:?}");
 }
 
 #[test]

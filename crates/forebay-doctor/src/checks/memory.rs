@@ -3,7 +3,7 @@
 use forebay_config::Config;
 use forebay_types::ByteSize;
 
-use crate::checks::{Check, Section, Verdict, cards};
+use crate::checks::{Check, Section, Verdict, cards, provider};
 use crate::demand;
 use crate::facts::{Facts, Limit};
 use crate::text::size;
@@ -74,13 +74,17 @@ fn judge(facts: &Facts, config: &Config, name: &'static str, limit: Option<Limit
     let worker = config.worker_memory_size;
     let cards = cards::count(facts, config);
     let needed = |registered: ByteSize| registered.as_u64().saturating_mul(cards);
+    // Each library registers it; with room for one of them, RDMA goes by that one.
+    let by_both = provider::has_verbs(facts, config) && provider::takes_ucx(config) && facts.ucx.version.is_some();
+    let times = if by_both { 2 } else { 1 };
     let limit = match limit {
         Some(Limit::Unlimited) => return row(name, Verdict::Ok, format!("unlimited ({by})")),
         None => return row(name, Verdict::Info, format!("the limit is unknown ({by})")),
         Some(Limit::Bytes(limit)) => limit,
     };
     let each = if cards > 1 { format!(", with each of {cards} cards") } else { String::new() };
-    let registers = format!("a client registers {} and up to {}, a worker {worker}{each}", pool.0, pool.1);
+    let twice = if by_both { ", twice: by verbs and by UCX" } else { "" };
+    let registers = format!("a client registers {} and up to {}, a worker {worker}{each}{twice}", pool.0, pool.1);
     let what = format!("{} may be locked ({by}); with RDMA {registers}", size(limit));
     if !cards::wanted(config) && facts.rdma.devices.is_empty() {
         return row(name, Verdict::Info, what);
@@ -88,7 +92,7 @@ fn judge(facts: &Facts, config: &Config, name: &'static str, limit: Option<Limit
     if limit < needed(pool.0.min(worker)) {
         return row(name, cards::broken(config), what).remedy(REMEDY);
     }
-    if limit < needed(pool.1.max(worker)) {
+    if limit < needed(pool.1.max(worker)).saturating_mul(times) {
         return row(name, Verdict::Warn, what).remedy(REMEDY);
     }
     row(name, Verdict::Ok, what)
