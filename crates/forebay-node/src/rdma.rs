@@ -75,8 +75,8 @@ fn metadata_or_tcp<T>(attempt: anyhow::Result<T>) -> Option<T> {
         .ok()
 }
 
-/// What came of the attempts by several libraries: all that was had, or the failure of the last attempt. A mistake in the
-/// configuration, or a port that is taken, is one whatever the other library does.
+/// What came of the attempts by several libraries: all that was had, or what is wrong with each. A mistake in the configuration, or
+/// a port that is taken, is one whatever the other library does.
 fn by_any<T>(attempts: impl IntoIterator<Item = (Provider, anyhow::Result<Vec<T>>)>) -> anyhow::Result<Vec<T>> {
     let (mut had, mut failed) = (None, Vec::new());
     for (provider, attempt) in attempts {
@@ -86,19 +86,24 @@ fn by_any<T>(attempts: impl IntoIterator<Item = (Provider, anyhow::Result<Vec<T>
             Err(error) => failed.push((provider, error)),
         }
     }
-    let last = if had.is_none() { failed.pop() } else { None };
+    let Some(had) = had else { return by_none(failed).map_or_else(|| Ok(Vec::new()), Err) };
     for (provider, error) in failed {
-        let cause = format!("{error:#}");
-        match had {
-            Some(_) => info!(%provider, cause, "RDMA goes without this library, by the other"),
-            None => warn!(%provider, cause, remedy = remedy::of(&error), "RDMA cannot be had by this library"),
-        }
+        info!(%provider, cause = format!("{error:#}"), "RDMA goes without this library, by the other");
     }
-    match (had, last) {
-        (Some(had), _) => Ok(had),
-        (None, Some((_, error))) => Err(error),
-        (None, None) => Ok(Vec::new()),
+    Ok(had)
+}
+
+/// The failures of all libraries as one error: who has one of them mends that one, and need not install the other.
+fn by_none(mut failed: Vec<(Provider, anyhow::Error)>) -> Option<anyhow::Error> {
+    if failed.len() < 2 {
+        return failed.pop().map(|(_, error)| error);
     }
+    let (mut what, mut next) = (Vec::new(), vec!["one library is enough".to_owned()]);
+    for (provider, error) in &failed {
+        what.push(format!("by {provider}: {}", UserError::from(error).what));
+        next.extend(remedy::first(error).map(|remedy| format!("for {provider}: {remedy}")));
+    }
+    Some(Fault::new(Exit::Failed, what.join("; "), next.join("; ")).into())
 }
 
 /// libucp, as configured.
@@ -120,14 +125,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_library_is_enough_and_without_any_the_last_failure_counts() {
+    fn one_library_is_enough_and_without_any_each_failure_is_told() {
         let failed = |text: &'static str| -> anyhow::Result<Vec<u8>> { Err(anyhow::anyhow!(text)) };
         let (verbs, ucx) = (Provider::Verbs, Provider::Ucx);
         assert_eq!(by_any::<u8>([(verbs, Ok(vec![1, 2])), (ucx, Ok(vec![3]))]).unwrap(), [1, 2, 3]);
         assert_eq!(by_any([(verbs, failed("no windows")), (ucx, Ok(vec![3]))]).unwrap(), [3]);
         assert_eq!(by_any([(verbs, Ok(vec![1])), (ucx, failed("no libucp"))]).unwrap(), [1]);
         let error = by_any::<u8>([(verbs, failed("no windows")), (ucx, failed("no libucp"))]).unwrap_err();
-        assert_eq!(error.to_string(), "no libucp");
+        assert_eq!(error.to_string(), "by verbs: no windows; by UCX: no libucp");
+        assert_eq!(by_any([(ucx, failed("no libucp"))]).unwrap_err().to_string(), "no libucp");
+        let locked = Fault::new(Exit::Failed, "no memory can be locked", "raise the limit");
+        let error = by_any::<u8>([(verbs, Err(locked.into())), (ucx, failed("no libucp"))]).unwrap_err();
+        let next = UserError::from(&error).next.unwrap();
+        assert_eq!(next, "one library is enough; for verbs: raise the limit");
         assert!(by_any::<u8>([]).unwrap().is_empty());
         let taken: anyhow::Result<Vec<u8>> = Err(Fault::new(Exit::Busy, "the port is taken", "take another").into());
         assert!(by_any([(verbs, Ok(vec![1])), (ucx, taken)]).is_err(), "a port that was named is wanted");

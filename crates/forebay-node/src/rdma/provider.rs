@@ -12,6 +12,9 @@ use forebay_rdma::Provider;
 use forebay_transport::message::{PathsReply, VERBS_VERSION};
 
 const OFFERS_NONE: &str = "the worker offers no RDMA";
+/// What gives both ends the same library, also where one is missing and the setting is right.
+const HAVE_BOTH: &str = "set network.rdma.data.provider = \"auto\" on both sides; where it is, the log of the start has what is \
+                         wrong with the library that is missing (`RDMA goes without this library`)";
 
 /// What data is to go by, the preferred one first.
 pub(super) fn of_data(config: &Config) -> &'static [Provider] {
@@ -84,21 +87,19 @@ pub(super) fn common(here: End<'_>, there: End<'_>) -> Result<Provider, String> 
         (Some(ours), Some(theirs)) => Some(format!(
             "the worker speaks version {theirs} over verbs, we speak {ours}; run the same release of Forebay on both sides"
         )),
-        (Some(_), None) if here.ucx.is_none() => Some(
-            "the worker offers UCX, and there are verbs alone here; set network.rdma.data.provider = \"auto\" on both sides"
-                .to_owned(),
-        ),
+        (Some(_), None) if here.ucx.is_none() => {
+            Some(format!("the worker offers UCX, and there are verbs alone here; {HAVE_BOTH}"))
+        }
         _ => None,
     };
     let without_ucx = match (here.ucx, there.ucx) {
         (Some(ours), Some(theirs)) if release(ours) == release(theirs) => return Ok(Provider::Ucx),
-        (Some(ours), Some(theirs)) => Some(format!(
-            "the worker runs UCX {theirs}, we run {ours}; install the same UCX release on both sides"
-        )),
-        (Some(_), None) if here.verbs.is_none() => Some(
-            "the worker offers verbs, and there is UCX alone here; set network.rdma.data.provider = \"auto\" on both sides"
-                .to_owned(),
-        ),
+        (Some(ours), Some(theirs)) => {
+            Some(format!("the worker runs UCX {theirs}, we run {ours}; install the same UCX release on both sides"))
+        }
+        (Some(_), None) if here.verbs.is_none() => {
+            Some(format!("the worker offers verbs, and there is UCX alone here; {HAVE_BOTH}"))
+        }
         _ => None,
     };
     let reasons: Vec<_> = without_verbs.into_iter().chain(without_ucx).collect();

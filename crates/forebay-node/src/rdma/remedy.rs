@@ -7,10 +7,13 @@ use crate::error::UserError;
 
 /// What to do next. What its own error says comes first; then `forebay doctor`, which looks at all that RDMA needs.
 pub(super) fn of(error: &anyhow::Error) -> String {
-    let first =
-        UserError::from(error).next.or_else(|| error.chain().find_map(|cause| by_cause(cause).map(str::to_owned)));
     let doctor = "`forebay doctor` with the same options looks at cards, links, libraries and limits";
-    first.map_or_else(|| doctor.to_owned(), |first| format!("{first}; {doctor}"))
+    first(error).map_or_else(|| doctor.to_owned(), |first| format!("{first}; {doctor}"))
+}
+
+/// What its own error says, if it says anything.
+pub(super) fn first(error: &anyhow::Error) -> Option<String> {
+    UserError::from(error).next.or_else(|| error.chain().find_map(|cause| by_cause(cause).map(str::to_owned)))
 }
 
 fn by_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
