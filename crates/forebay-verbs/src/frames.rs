@@ -29,7 +29,9 @@ impl Frames {
         let (count, length) = (count.max(1), length.max(1));
         let no_memory = || Error::Refused { what: "make buffers for messages", reason: "no memory".to_owned() };
         let size = length.checked_mul(count as usize).ok_or_else(no_memory)?;
-        let layout = Layout::from_size_align(size, PAGE).map_err(|_| no_memory())?;
+        // Whole pages: those that are registered may be kept from children, who look at what else would lie in the last one.
+        let pages = size.checked_next_multiple_of(PAGE).ok_or_else(no_memory)?;
+        let layout = Layout::from_size_align(pages, PAGE).map_err(|_| no_memory())?;
         // SAFETY: the layout has a size, as there is a byte.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(no_memory)?;
         let mut frames = Self { region: None, base, layout, length, count };

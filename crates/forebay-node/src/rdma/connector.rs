@@ -166,9 +166,8 @@ async fn outlets(
     let given_up = CancellationToken::new();
     let _waits = given_up.clone().drop_guard();
     let started = tokio::task::spawn_blocking(move || {
-        let attempt =
-            |provider: &Provider| (*provider, start(&config, *provider, &pool, tracing.as_deref(), &given_up));
-        by_any(providers.iter().map(attempt))
+        let attempt = |provider| (provider, start(&config, provider, &pool, tracing.as_deref(), &given_up));
+        by_any(provider::by_start(providers).map(attempt))
     });
     started.await.context("starting RDMA panicked")?
 }

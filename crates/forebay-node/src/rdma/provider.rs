@@ -34,6 +34,12 @@ fn wanted(setting: RdmaProvider, needs_ucx: bool) -> &'static [Provider] {
     }
 }
 
+/// In which order libraries are started. UCX first: it has libibverbs keep registered memory from children (`ibv_fork_init`), which is
+/// refused once anything is registered. And where no more memory may be locked than one of them takes, who had UCX before keeps it.
+pub(super) fn by_start(wanted: &'static [Provider]) -> impl Iterator<Item = Provider> {
+    wanted.iter().rev().copied()
+}
+
 /// What one end has for data, or for metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct End<'a> {
@@ -131,6 +137,7 @@ mod tests {
         assert_eq!(of(&["network.rdma.data.transports=rc"]), (&BOTH[1..], &BOTH[1..]));
         assert_eq!(of(&["network.rdma.data.service_level=3"]), (&BOTH[1..], &BOTH[..]));
         assert_eq!(of(&["network.rdma.metadata.gid_index=1"]), (&BOTH[..], &BOTH[1..]));
+        assert!(by_start(of_data(&config(&[]))).eq([Provider::Ucx, Provider::Verbs]), "what is preferred starts last");
     }
 
     #[test]

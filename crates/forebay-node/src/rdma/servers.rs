@@ -116,25 +116,30 @@ impl Servers {
     }
 
     /// Listens by each of `providers` at its places, which are told whether there is another library beside it. By one of them is
-    /// enough.
+    /// enough; after an error nothing listens.
     async fn listen_by(
         &self,
-        providers: &[Provider],
+        providers: &'static [Provider],
         loaded: &Loaded,
         ports: Ports,
         pool: &Pool,
         places: impl Fn(Provider, bool) -> anyhow::Result<Vec<Place>>,
         service: &Arc<dyn Service>,
     ) -> anyhow::Result<Vec<Listener>> {
-        let mut attempts = Vec::new();
-        for provider in providers {
-            let attempt = match places(*provider, providers.len() > 1) {
+        let (mut attempts, mut listening) = (Vec::new(), Vec::new());
+        for provider in provider::by_start(providers) {
+            let attempt = match places(provider, providers.len() > 1) {
                 Ok(places) => self.listen(loaded, ports, pool, places, service).await,
                 Err(error) => Err(error),
             };
-            attempts.push((*provider, attempt));
+            listening.extend(attempt.iter().flatten().map(|(server, _)| Arc::clone(server)));
+            attempts.push((provider, attempt));
         }
-        by_any(attempts)
+        let outcome = by_any(attempts);
+        if outcome.is_err() {
+            futures::future::join_all(listening.iter().map(|server| server.close())).await;
+        }
+        outcome
     }
 
     /// Listens at each of `places`, or at none: the listeners, each with its card.
