@@ -1,6 +1,6 @@
 //! The network cards that the configuration names, and the I/O threads on them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -12,6 +12,7 @@ use forebay_rdma::verbs::{VerbsLibrary, VerbsOptions, VerbsThread};
 use forebay_rdma::{
     Driven, FabricOptions, IoThread, IoThreadOptions, IoThreadStats, Provider, RdmaError, Resource, Trace,
 };
+use forebay_transport::message::MAX_PATHS;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
@@ -96,7 +97,8 @@ impl Machine {
         let fabric = data_fabric(config);
         let cards = match cards.iter().any(|card| card.device.is_some()) {
             true => cards,
-            false => self.active_cards().map(|card| Card { fabric, ..card }).collect(),
+            // Clients refuse an offer of more, metadata's included.
+            false => self.active_cards().take(MAX_PATHS - 1).map(|card| Card { fabric, ..card }).collect(),
         };
         let cards: Vec<_> = cards.into_iter().map(|card| Card { provider, ..card }).collect();
         cards.iter().try_for_each(Card::check_address)?;
@@ -124,7 +126,7 @@ impl Machine {
         Ok(card)
     }
 
-    /// Every port that verbs can use: it is active, and its interface has an address.
+    /// Every port that verbs can use: it is active, and one of its interfaces, which may be a VLAN's, has an address.
     fn active_cards(&self) -> impl Iterator<Item = Card> {
         let is_for_verbs = |(device, port): &(&Device, &Port)| {
             port.is_active() && matches!(device.kind, DeviceKind::Verbs | DeviceKind::Software)
@@ -132,8 +134,8 @@ impl Machine {
         self.rdma.ports().filter(is_for_verbs).filter_map(|(device, port)| {
             let name = port.name.clone();
             let card = Card { device: Some(name.clone()), name, numa_node: device.numa_node, ..Card::default() };
-            let card = self.with_address(card, port.interfaces.first().map(String::as_str));
-            card.address.is_some().then_some(card)
+            let of_interface = |interface: &String| self.with_address(card.clone(), Some(interface));
+            port.interfaces.iter().map(of_interface).find(|card| card.address.is_some())
         })
     }
 
@@ -340,6 +342,20 @@ impl Card {
         }
         Ok(Arc::new(io_thread))
     }
+}
+
+/// Whether the configuration names the cards for data.
+pub(super) fn are_named(config: &Config) -> bool {
+    !config.network_rdma_data_network.is_empty() || !config.network_rdma_data_bind_device.is_empty()
+}
+
+/// Of the `cards` that a worker takes because none is named, the one that has the address at which it is to listen; all, if none has.
+pub(super) fn at_bind_host(config: &Config, cards: Vec<Card>) -> Vec<Card> {
+    let found = (config.network_rdma_data_bind_host.as_str(), 0).to_socket_addrs();
+    let configured = found.ok().and_then(|mut found| found.next()).map(|address| address.ip());
+    let is_there = |card: &Card| configured.is_some() && card.address == configured;
+    let (there, others): (Vec<_>, Vec<_>) = cards.into_iter().partition(is_there);
+    if there.is_empty() { others } else { there }
 }
 
 /// Whether nobody is to reach UCX here who was not admitted.

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::cards::{Card, Machine, report};
+use super::cards::{Card, Machine, are_named, at_bind_host, report};
 use super::trace::Tracing;
 use super::{by_any, is_wanted, library, metadata_or_tcp, or_tcp, provider};
 use crate::binding::{Moving, Ports, WorkerAddresses};
@@ -285,11 +285,14 @@ fn told(error: RdmaError, place: &Place) -> anyhow::Error {
 /// Where to listen for data by `provider`, and with what memory. With another library `beside` it, verbs leave the port to UCX.
 fn data_places(config: &Config, pool: &Pool, provider: Provider, beside: bool) -> anyhow::Result<Vec<Place>> {
     let mut cards = Machine::look(&Root::default())?.data_cards_by(config, provider)?;
+    if provider == Provider::Verbs && !are_named(config) {
+        cards = at_bind_host(config, cards);
+    }
     // Clients pair cards of one subnet in this order, and do the same with theirs.
     cards.sort_by_key(|card| card.numa_node);
     let addresses = data_addresses(config, &cards)?;
-    // With both libraries, it is said of UCX's.
-    if !(beside && provider == Provider::Verbs) {
+    // With both libraries, it is said of UCX's, unless these are what UCX chooses.
+    if !(beside && provider == Provider::Verbs && are_named(config)) {
         for (key, what) in unused(config, &cards) {
             warn!(key, "{what}");
         }

@@ -131,3 +131,37 @@ fn verbs_take_the_cards_that_are_named_or_every_active_one_with_an_address() {
     let error = none.data_cards_by(&config(&[]), Provider::Verbs).unwrap_err().to_string();
     assert!(error.contains("no RDMA device is active"), "{error}");
 }
+
+#[test]
+fn verbs_take_no_more_cards_than_clients_are_told_of_and_find_an_address_on_any_interface_of_one() {
+    let root = tempfile::tempdir().unwrap();
+    for device in 0..MAX_PATHS + 2 {
+        let port = root.path().join(format!("sys/class/infiniband/rxe{device}/ports/1"));
+        std::fs::create_dir_all(port.join("gids")).unwrap();
+        std::fs::create_dir_all(port.join("gid_attrs/ndevs")).unwrap();
+        std::fs::write(port.join("state"), "4: ACTIVE\n").unwrap();
+        // The second is as a VLAN's, which has the address.
+        for (index, interface) in ["nope0", "lo"].into_iter().enumerate() {
+            let gid = format!("fe80:0000:0000:0000:0000:0000:0000:000{}\n", index + 1);
+            std::fs::write(port.join("gids").join(index.to_string()), gid).unwrap();
+            std::fs::write(port.join("gid_attrs/ndevs").join(index.to_string()), format!("{interface}\n")).unwrap();
+        }
+    }
+    let machine = Machine::look(&Root::new(root.path())).unwrap();
+    let cards = machine.data_cards_by(&config(&[]), Provider::Verbs).unwrap();
+    assert_eq!(cards.len(), MAX_PATHS - 1, "and one for metadata");
+    assert!(cards.iter().all(|card| card.address.is_some()), "{cards:?}");
+}
+
+#[test]
+fn of_cards_that_nobody_named_a_worker_takes_the_one_where_it_is_to_listen() {
+    let card = |address: &str| Card { name: address.into(), address: address.parse().ok(), ..Card::default() };
+    let of = |settings: &[&str]| {
+        let cards = at_bind_host(&config(settings), vec![card("10.0.0.1"), card("10.1.0.1")]);
+        cards.into_iter().map(|card| card.name).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&[]), ["10.0.0.1", "10.1.0.1"]);
+    assert_eq!(of(&["network.rdma.data.bind.host=10.1.0.1"]), ["10.1.0.1"]);
+    assert_eq!(of(&["network.rdma.data.bind.host=10.9.0.1"]), ["10.0.0.1", "10.1.0.1"]);
+    assert!(are_named(&config(&["network.rdma.data.network=ib0"])) && !are_named(&config(&[])));
+}
