@@ -443,9 +443,10 @@ fn settings_that_only_ucx_has_are_refused_with_verbs_alone() {
     ended.failed(2, &["network.rdma.data.provider", "network.rdma.data.transports", "only UCX has these settings"]);
 }
 
-/// A worker with UCX alone, and a mount that would take verbs if there were any.
+/// Transports of UCX are named, so `auto` means UCX, here and in every other test of this file. What it chooses of both libraries takes
+/// two cards: `make test-rdma`.
 #[test]
-fn auto_goes_by_ucx_to_a_worker_that_offers_no_verbs() {
+fn auto_is_ucx_where_transports_of_ucx_are_named() {
     if !has_ucx() {
         return;
     }
