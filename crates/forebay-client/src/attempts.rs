@@ -148,6 +148,11 @@ impl<'a> Attempts<'a> {
         Some((Arc::clone(&self.routes.links[at]), left))
     }
 
+    /// `link` was left without an answer: as one that is slow, it is asked again when the others cannot.
+    pub(crate) fn leave(&mut self, link: &Arc<Link>) {
+        self.slow.extend(self.routes.links.iter().position(|of| Arc::ptr_eq(of, link)));
+    }
+
     /// The worker that was next is not asked, since it would say what was before a change.
     pub(crate) fn pass_over(&mut self, link: &Arc<Link>, error: CallError) {
         match error {

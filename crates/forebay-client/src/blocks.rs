@@ -18,7 +18,7 @@ use forebay_transport::{CallError, Flags, Op, Payload, Reply, Request};
 use forebay_types::{BlockKey, Failure, FailureKind, FileVersion, MAX_BLOCK_SIZE};
 
 use crate::attempts::{Attempts, Verdict};
-use crate::hedging::{Hedge, Raced};
+use crate::hedging::{Hedge, NoHedge, Raced};
 use crate::landing::Landing;
 use crate::router::{Away, Router};
 use crate::routes::{Link, Routes};
@@ -154,18 +154,18 @@ impl Router {
                     // It waits for no memory: readers that have waited for less come first.
                     let into = match other.is_near() || other.is_local {
                         true => None,
-                        false => Some(buffers.try_landing(length)?),
+                        false => Some(buffers.try_landing(length).ok_or(NoHedge::NoMemory)?),
                     };
                     asked.push(Arc::clone(&other));
                     let (by, request) = (Some(Arc::clone(&other)), unaided());
-                    Some(Hedge { by, answer: Box::pin(async move { self.counted(&other, request, into).await }) })
+                    Ok(Hedge { by, answer: Box::pin(async move { self.counted(&other, request, into).await }) })
                 }
-                None if has_asked_origin => None,
+                None if has_asked_origin => Err(NoHedge::Unasked),
                 None => {
-                    let Away::Origin(origin) = &self.away else { return None };
+                    let Away::Origin(origin) = &self.away else { return Err(NoHedge::Unasked) };
                     has_asked_origin = true;
                     self.stats.direct_requests.fetch_add(1, Ordering::Relaxed);
-                    Some(Hedge { by: None, answer: origin.call(unaided(), None) })
+                    Ok(Hedge { by: None, answer: origin.call(unaided(), None) })
                 }
             }
         };
@@ -277,6 +277,9 @@ fn would_ask_a_slow_one(routes: &Routes, link: &Link, key: PlacementKey, replica
 /// the answer of the one that was asked first, if it is one.
 fn settled(attempts: &mut Attempts<'_>, link: &Arc<Link>, raced: Raced) -> Verdict {
     let mut others = Verdict::AskNext;
+    if raced.is_left {
+        attempts.leave(link);
+    }
     for (by, answer) in raced.others {
         let verdict = match (by, answer) {
             (Some(by), answer) => attempts.judge(&by, answer),

@@ -38,6 +38,15 @@ pub(crate) struct Hedge<'h> {
     pub(crate) answer: BoxFuture<'h, Result<Reply, CallError>>,
 }
 
+/// Why a read is not sent to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHedge {
+    /// There is no other to ask, or no token to do it with.
+    Unasked,
+    /// There is no memory for a second answer.
+    NoMemory,
+}
+
 /// Who was asked, the origin where there is none, and what came of it.
 pub(crate) type Asked = (Option<Arc<Link>>, Result<Reply, CallError>);
 
@@ -47,11 +56,13 @@ pub(crate) struct Raced {
     pub(crate) first: Option<Result<Reply, CallError>>,
     /// The answers of the others, which are errors but for the last.
     pub(crate) others: Vec<Asked>,
+    /// Whether the worker was left without any answer, to have its memory for another.
+    pub(crate) is_left: bool,
 }
 
 impl Raced {
     fn of(first: Result<Reply, CallError>) -> Self {
-        Self { first: Some(first), others: Vec::new() }
+        Self { first: Some(first), others: Vec::new(), is_left: false }
     }
 
     /// Whether nobody has answered, because the worker does not know the file version.
@@ -98,7 +109,7 @@ impl Hedging {
     pub(crate) async fn race<'h, C, H>(&self, link: &Link, length: u32, call: C, hedge: &mut H) -> Raced
     where
         C: Future<Output = Result<Reply, CallError>> + Send,
-        H: FnMut() -> Option<Hedge<'h>> + Send,
+        H: FnMut() -> Result<Hedge<'h>, NoHedge> + Send,
     {
         let least = self.options.map_or(Duration::MAX, |options| options.min_delay);
         let mut overdue_after = link.speed.overdue_after(length).max(least);
@@ -130,12 +141,19 @@ impl Hedging {
     ) -> Raced
     where
         C: Future<Output = Result<Reply, CallError>> + Send,
-        H: FnMut() -> Option<Hedge<'h>> + Send,
+        H: FnMut() -> Result<Hedge<'h>, NoHedge> + Send,
     {
         let mut watch = Watch::new(overdue_after);
         let mut others = Vec::new();
         while watch.step() == Step::Hedge {
-            let Some(Hedge { by, mut answer }) = self.send(link, watch.is_urgent(began.elapsed()), hedge) else {
+            let is_urgent = watch.is_urgent(began.elapsed());
+            let sent = self.send(link, is_urgent, hedge);
+            // Where all memory is that of readers who wait for a worker that stands still, somebody has to make room.
+            if sent.as_ref().err() == Some(&NoHedge::NoMemory) && (is_urgent || link.speed.is_slow()) {
+                self.lost(link, length, began.elapsed(), false);
+                return Raced { first: None, others, is_left: true };
+            }
+            let Ok(Hedge { by, mut answer }) = sent else {
                 let pause = watch.refused();
                 let answer = tokio::select! {
                     biased;
@@ -145,7 +163,7 @@ impl Hedging {
                 let Some(answer) = answer else { continue };
                 // There was no race that it could have won.
                 self.answered(link, length, began, &answer, false);
-                return Raced { first: Some(answer), others };
+                return Raced { first: Some(answer), others, is_left: false };
             };
             watch.sent();
             tokio::select! {
@@ -154,7 +172,7 @@ impl Hedging {
                     if first.is_ok() {
                         self.stats.hedges_wasted.fetch_add(1, Ordering::Relaxed);
                         self.answered(link, length, began, &first, true);
-                        return Raced { first: Some(first), others };
+                        return Raced { first: Some(first), others, is_left: false };
                     }
                     if !is_denied(&first)
                         && let Ok(second) = tokio::time::timeout(AFTER_FAILURE, answer).await
@@ -164,7 +182,7 @@ impl Hedging {
                     } else {
                         self.stats.hedges_wasted.fetch_add(1, Ordering::Relaxed);
                     }
-                    return Raced { first: Some(first), others };
+                    return Raced { first: Some(first), others, is_left: false };
                 }
                 second = &mut answer => {
                     self.ended(&second);
@@ -172,14 +190,14 @@ impl Hedging {
                     others.push((by, second));
                     if let Some(from_origin) = from_origin {
                         self.lost(link, length, began.elapsed(), !from_origin);
-                        return Raced { first: None, others };
+                        return Raced { first: None, others, is_left: false };
                     }
                 }
             }
         }
         let answer = call.await;
         self.answered(link, length, began, &answer, true);
-        Raced { first: Some(answer), others }
+        Raced { first: Some(answer), others, is_left: false }
     }
 
     /// Another to ask, if there is one and the budget allows it. Who waits for a worker that has been found slow must
@@ -188,16 +206,16 @@ impl Hedging {
         &self,
         link: &Link,
         is_urgent: bool,
-        hedge: &mut impl FnMut() -> Option<Hedge<'h>>,
-    ) -> Option<Hedge<'h>> {
+        hedge: &mut impl FnMut() -> Result<Hedge<'h>, NoHedge>,
+    ) -> Result<Hedge<'h>, NoHedge> {
         if !self.budget.take(is_urgent || link.speed.is_slow()) {
             self.is_slow_if(link, link.speed.still_waits(Instant::now().into_std()));
-            return None;
+            return Err(NoHedge::Unasked);
         }
         let sent = hedge();
         match sent {
-            Some(_) => drop(self.stats.hedges_sent.fetch_add(1, Ordering::Relaxed)),
-            None => self.budget.give_back(),
+            Ok(_) => drop(self.stats.hedges_sent.fetch_add(1, Ordering::Relaxed)),
+            Err(_) => self.budget.give_back(),
         }
         sent
     }
