@@ -39,6 +39,8 @@ impl Connector for Links {
 
 struct Scene {
     client: Client,
+    /// Where answers land.
+    buffers: Store,
     file: Arc<OpenFile>,
     bytes: Vec<u8>,
     links: Vec<Arc<FakeTransport>>,
@@ -62,10 +64,11 @@ impl Scene {
         let members = Arc::new(StaticMembership::new(names));
         let all = links.iter().map(|(_, link)| Arc::clone(link)).collect();
         let (buffers, runtime) = (store(64, None).await, tokio::runtime::Handle::current());
-        let client = Client::with_resort(members, Arc::new(Links(links)), buffers, options, away(direct), runtime);
+        let landed = buffers.clone();
+        let client = Client::with_resort(members, Arc::new(Links(links)), landed, options, away(direct), runtime);
         let attr = client.stat(&path("/s3/f"), false).await.unwrap().attr;
         let file = client.open(attr.version().unwrap().clone());
-        Self { client, file, bytes, links: all, reads: AtomicU64::new(0) }
+        Self { client, buffers, file, bytes, links: all, reads: AtomicU64::new(0) }
     }
 
     async fn of_three(hedge: Option<HedgeOptions>) -> Self {
@@ -138,6 +141,41 @@ async fn a_worker_that_stands_still_holds_up_its_readers_for_a_moment_and_is_use
     }
     assert!(still.calls(Op::Read) > asked + 50, "it owns blocks as before");
     assert_eq!(scene.count(|stats| &stats.failed_reads), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_there_is_no_memory_for_a_second_answer_a_reader_leaves_a_worker_that_stands_still() {
+    let scene = Scene::of_three(Some(HedgeOptions::default())).await;
+    scene.warm_up().await;
+    let still = scene.busiest();
+    let mut at = 1_000_000;
+    loop {
+        let asked = still.calls(Op::Read);
+        scene.file.read(at, LENGTH as u32).await.unwrap();
+        if still.calls(Op::Read) > asked {
+            break;
+        }
+        at += u64::from(BLOCK);
+    }
+    still.hang(true);
+    let mut read = std::pin::pin!(scene.file.read(at, LENGTH as u32));
+    let mut taken = Vec::new();
+    let spans = loop {
+        match tokio::time::timeout(Duration::from_micros(100), read.as_mut()).await {
+            Ok(spans) => break spans.unwrap(),
+            Err(_) => assert!(taken.len() < 1_000_000),
+        }
+        // Until it leaves, others have whatever is evicted.
+        if scene.count(|stats| &stats.failovers) == 0 {
+            taken.extend(std::iter::from_fn(|| scene.buffers.try_landing(LENGTH as u32)));
+        } else {
+            taken.clear();
+        }
+    };
+    let read: Vec<u8> = spans.iter().flat_map(|span| span.iter().copied()).collect();
+    assert!(read == scene.bytes[at as usize..at as usize + LENGTH]);
+    assert_eq!(scene.count(|stats| &stats.hedges_sent), 0);
+    assert!(scene.count(|stats| &stats.failovers) > 0);
 }
 
 #[tokio::test(start_paused = true)]
