@@ -112,8 +112,12 @@ impl Worker {
     }
 
     /// Stops it where it is: connections stay open, and requests get no answer.
+    ///
+    /// # Panics
+    /// When it does not stop.
+    #[track_caller]
     pub fn freeze(&self) {
-        program::signal(self.pid(), Signal::STOP);
+        forebay_testkit::stop_process(self.pid()).expect("the worker stops");
     }
 
     /// Lets it go on after [`Worker::freeze`].

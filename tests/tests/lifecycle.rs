@@ -76,7 +76,7 @@ struct Stopped(u32);
 
 impl Stopped {
     fn new(pid: u32) -> Self {
-        signal(pid, Signal::STOP);
+        forebay_testkit::stop_process(pid).unwrap();
         Self(pid)
     }
 }

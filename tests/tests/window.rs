@@ -167,7 +167,7 @@ fn a_mount_that_is_stopped_in_the_middle_of_reads_costs_another_no_error_and_no_
         });
         let guard = Stopped { mount: &stopped, done: &done };
         eventually("it is stopped while it looks at something", SOON, || {
-            signal(stopped.pid(), Signal::STOP);
+            forebay_testkit::stop_process(stopped.pid()).unwrap();
             let is_looking = pinned() > 0;
             if !is_looking {
                 signal(stopped.pid(), Signal::CONT);

@@ -52,8 +52,8 @@ impl Server {
         true
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), signal).unwrap();
+    fn goes_on(&self) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), rustix::process::Signal::CONT).unwrap();
     }
 }
 
@@ -140,7 +140,7 @@ async fn a_server_that_hangs_costs_each_call_one_deadline_and_nothing_else() {
     assert_serves(&to_hung).await;
     let (done, readers) = readers(&to_hung, &buffers, 6, deadline);
     until("transfers are under way", || done.load(Ordering::Relaxed) > 10).await;
-    hung.signal(rustix::process::Signal::STOP);
+    forebay_testkit::stop_process(hung.process.id()).unwrap();
     let stopped = Instant::now();
     for reader in readers {
         let error = within("the reader's deadline", reader).await.unwrap();
@@ -152,7 +152,7 @@ async fn a_server_that_hangs_costs_each_call_one_deadline_and_nothing_else() {
     assert!(took < 5 * deadline, "{took:?}");
     assert_serves(&to_bystander).await;
     // What was being fetched stays with its operation: the server may go on at any time.
-    hung.signal(rustix::process::Signal::CONT);
+    hung.goes_on();
     assert_serves(&to_hung).await;
     until("all memory is back", || buffers.used() == 0).await;
     to_hung.close().await;
@@ -174,7 +174,7 @@ async fn a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_bac
     let link = Arc::new(RdmaTransport::new(hung.address.to_string(), io_thread, options));
     let (done, readers) = readers(&link, &buffers, 6, LONG);
     until("transfers are under way", || done.load(Ordering::Relaxed) > 10).await;
-    hung.signal(rustix::process::Signal::STOP);
+    forebay_testkit::stop_process(hung.process.id()).unwrap();
     let stopped = Instant::now();
     let mut lost = 0;
     for reader in readers {

@@ -185,9 +185,10 @@ impl Etcd {
     /// A member stops answering, and its connections stay open.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it does not run, or does not stop.
     pub fn pause(&self, member: usize) -> anyhow::Result<()> {
-        self.signal(member, Signal::STOP)
+        let child = self.members[member].child.as_ref().context("the member does not run")?;
+        crate::stop_process(child.id())
     }
 
     /// A paused member goes on.

@@ -9,6 +9,7 @@
 //! * [`Authority`]: a certificate authority of a test's own;
 //! * [`ReservedPort`]: a port that only the servers of a test listen at;
 //! * [`DataSet`]: file contents that can be checked at any offset;
+//! * [`stop_process`]: a process that hangs, from then on;
 //! * [`Telling`]: an allocator that tells of each allocation;
 //! * [`Programs`]: this workspace's programs as processes: [`S3Process`], [`WorkerProcess`], [`MountProcess`].
 //!
@@ -24,6 +25,7 @@ mod port;
 mod programs;
 mod proxy;
 mod s3;
+mod stopped;
 mod versity;
 
 pub use allocations::Telling;
@@ -35,6 +37,7 @@ pub use port::ReservedPort;
 pub use programs::{MountProcess, Programs, S3Process, WorkerProcess};
 pub use proxy::{Fault, FaultProxy, ProxyCounts};
 pub use s3::{S3Server, S3ServerOptions};
+pub use stopped::stop_process;
 pub use versity::VersityGw;
 
 /// Says why a test does not run here; `make test` collects these lines. The test harness captures `println!` and
