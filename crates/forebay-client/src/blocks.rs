@@ -91,6 +91,7 @@ impl Router {
                 };
                 if attempts.is_slow_resort() && !std::mem::replace(&mut has_asked_origin, true) {
                     let described = request.clone().with_body(version.encode().into());
+                    let described = Request { deadline: left / 2, ..described };
                     if let Some(reply) = Box::pin(self.of_origin(described)).await {
                         return complete(reply, &request);
                     }
@@ -180,7 +181,7 @@ impl Router {
     }
 
     /// What the origin answers to a read whose workers are all slow, where this process reads it; nothing when it fails:
-    /// they are there, after all.
+    /// they are there, after all, which is why it may not take all of the time.
     #[cold]
     async fn of_origin(&self, request: Request) -> Option<Reply> {
         let Away::Origin(origin) = &self.away else { return None };

@@ -144,13 +144,14 @@ impl Hedging {
         H: FnMut() -> Result<Hedge<'h>, NoHedge> + Send,
     {
         let mut watch = Watch::new(overdue_after);
+        let answers_before = link.speed.answers();
         let mut others = Vec::new();
         while watch.step() == Step::Hedge {
             let is_urgent = watch.is_urgent(began.elapsed());
             let sent = self.send(link, is_urgent, hedge);
             // Where all memory is that of readers who wait for a worker that stands still, somebody has to make room.
             if sent.as_ref().err() == Some(&NoHedge::NoMemory) && (is_urgent || link.speed.is_slow()) {
-                self.lost(link, length, began.elapsed(), false);
+                self.lost(link, length, began.elapsed(), Some(false));
                 return Raced { first: None, others, is_left: true };
             }
             let Ok(Hedge { by, mut answer }) = sent else {
@@ -187,9 +188,12 @@ impl Hedging {
                 second = &mut answer => {
                     self.ended(&second);
                     let from_origin = second.as_ref().ok().map(|reply| reply.provenance.origin > 0);
+                    let is_worker = by.is_some();
                     others.push((by, second));
                     if let Some(from_origin) = from_origin {
-                        self.lost(link, length, began.elapsed(), !from_origin);
+                        let stands_still = || is_urgent && link.speed.answers() == answers_before;
+                        let is_clear = if is_worker { Some(!from_origin) } else { stands_still().then_some(true) };
+                        self.lost(link, length, began.elapsed(), is_clear);
                         return Raced { first: None, others, is_left: false };
                     }
                 }
@@ -240,11 +244,15 @@ impl Hedging {
         }
     }
 
-    /// Another answered before the worker that was asked first.
+    /// Another answered before the worker that was asked first; `is_clear`: from its cache. Nothing: that does not tell how this worker
+    /// is, because it was the origin, asked by this process. A worker that has too much to do must not lose its readers to that, or
+    /// all mounts would read the origin.
     #[cold]
-    fn lost(&self, link: &Link, length: u32, waited: Duration, is_clear: bool) {
+    fn lost(&self, link: &Link, length: u32, waited: Duration, is_clear: Option<bool>) {
         link.speed.gave_up(length, waited);
-        self.is_slow_if(link, link.speed.lost(Instant::now().into_std(), is_clear));
+        if let Some(is_clear) = is_clear {
+            self.is_slow_if(link, link.speed.lost(Instant::now().into_std(), is_clear));
+        }
     }
 
     fn is_slow_if(&self, link: &Link, is_news: bool) {

@@ -1,7 +1,7 @@
 //! How a worker keeps up with reads, as this client sees it: the record of [`forebay_cluster::ReadLatencies`] and
 //! [`Pace`], as threads share it. A read of a worker that was never late costs it no lock.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_cluster::{Pace, ReadLatencies, Turn};
@@ -15,6 +15,8 @@ pub(crate) struct Speed {
     /// What `pace` says, for those who only look.
     is_slow: AtomicBool,
     is_unsettled: AtomicBool,
+    /// Changes with each answer. One that is lost when two threads meet does not matter.
+    answers: AtomicU32,
 }
 
 impl Speed {
@@ -36,10 +38,17 @@ impl Speed {
         self.latencies.overdue_after(length)
     }
 
-    /// A read took so long.
+    /// A read was answered, and took so long.
     #[inline]
     pub(crate) fn took(&self, length: u32, took: Duration) {
+        self.answers.store(self.answers().wrapping_add(1), Ordering::Relaxed);
         self.latencies.took(length, took);
+    }
+
+    /// Another number than before: some read was answered meanwhile.
+    #[inline]
+    pub(crate) fn answers(&self) -> u32 {
+        self.answers.load(Ordering::Relaxed)
     }
 
     /// A read was given up after so long. While the worker is slow, that says nothing of how it usually is.
