@@ -140,7 +140,9 @@ def ran(python: pathlib.Path, program: pathlib.Path, site: pathlib.Path) -> dict
         record = pathlib.Path(directory) / "ran.json"
         variables = {"PYTHONPATH": f"{site}{os.pathsep}{PROGRAMS}", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
         variables |= {"PROGRAM_RAN": str(record)}
-        status = subprocess.run([python, "-P", program], cwd=directory, env=os.environ | variables).returncode
+        # Settings of whoever runs this are not theirs.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+        status = subprocess.run([python, "-P", program], cwd=directory, env=inherited | variables).returncode
         return json.loads(record.read_text()) if status == 0 and record.exists() else None
 
 

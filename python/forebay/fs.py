@@ -27,7 +27,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks, get_loop
@@ -92,8 +92,11 @@ class ForebayFileSystem(AsyncFileSystem):
         use_listings_cache: bool | None = None,
         listings_expiry_time: float | None = None,
         max_paths: int | None = None,
+        hf: Mapping[str, Any] | None = None,
         **settings: Setting,
     ) -> None:
+        # `datasets` writes how to reach its hub into the options of its caller, whatever file system they are for.
+        del hf
         # Of the listings cache that other file systems have, nothing is wanted.
         super().__init__(asynchronous=asynchronous, loop=loop, batch_size=batch_size, use_listings_cache=False)
         #: The client behind it. It is not to be closed: others may use it.

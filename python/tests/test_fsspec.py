@@ -325,6 +325,8 @@ def test_file_systems_with_the_same_arguments_share_one_client(fs: Any, origin: 
     assert other.client is not fs.client
     assert pickle.loads(pickle.dumps(again)).client is fs.client
     assert ForebayFileSystem.from_json(again.to_json()).client is fs.client
+    # As `datasets` leaves the options of its caller.
+    assert ForebayFileSystem(up=f"file://{origin}", hf={"endpoint": "http://127.0.0.1:1", "token": None}, **SMALL).client is fs.client
 
 
 def sum_of(fs: Any, path: str) -> int:

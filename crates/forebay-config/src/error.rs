@@ -88,7 +88,8 @@ pub enum Problem {
 fn suggestion(nearest: Option<&str>) -> String {
     match nearest {
         Some(name) => format!(": did you mean `{name}`?"),
-        None => ": `forebay conf show` lists them all".to_owned(),
+        // Whoever shows this says where all of them are.
+        None => String::new(),
     }
 }
 

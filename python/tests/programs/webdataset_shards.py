@@ -3,14 +3,14 @@
 import fsspec
 import webdataset
 from common import namespace, ran
-from webdataset import gopen
+from webdataset.gopen import gopen_schemes
 
 with namespace() as place:
 
     def open_forebay(url, mode="rb", bufsize=8192, **_):
         return fsspec.open(url, mode, **place.options).open()
 
-    gopen.gopen_schemes["forebay"] = open_forebay
+    gopen_schemes["forebay"] = open_forebay
     with webdataset.ShardWriter("forebay:///shards/%06d.tar", maxcount=50, opener=lambda url: open_forebay(url, "wb")) as shards:
         for number in range(200):
             shards.write({"__key__": f"{number:06}", "txt": f"sample {number}", "bin": bytes([number]) * 1000})
