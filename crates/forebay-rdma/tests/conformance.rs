@@ -1,4 +1,4 @@
-//! The suite that every transport passes, over whatever UCX has: shared memory by default. As it is, and between two ends that prove
+//! The suite that every transport passes, over whatever UCX has: sockets by default. As it is, and between two ends that prove
 //! who they are: then nothing is changed over it.
 
 mod common;

@@ -93,7 +93,7 @@ fn readers(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_mid_transfer_fails_its_calls_at_once_and_nothing_else() {
-    let Some(library) = library_over_sockets() else { return };
+    let Some(library) = library() else { return };
     if Server::play(library).await {
         return;
     }
@@ -125,7 +125,7 @@ async fn a_server_killed_mid_transfer_fails_its_calls_at_once_and_nothing_else()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_costs_each_call_one_deadline_and_nothing_else() {
-    let Some(library) = library_over_sockets() else { return };
+    let Some(library) = library() else { return };
     if Server::play(library).await {
         return;
     }
@@ -162,7 +162,7 @@ async fn a_server_that_hangs_costs_each_call_one_deadline_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_back() {
-    let Some(library) = library_over_sockets() else { return };
+    let Some(library) = library() else { return };
     if Server::play(library).await {
         return;
     }
@@ -192,7 +192,7 @@ async fn a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_bac
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_closed_in_the_middle_of_everything_gives_every_buffer_back() {
-    let Some(library) = library_over_sockets() else { return };
+    let Some(library) = library() else { return };
     for round in 0..3 {
         let service = Scripted::new();
         let server = serve(library, 0, service.clone()).await;
@@ -225,7 +225,7 @@ async fn a_lane_closed_in_the_middle_of_everything_gives_every_buffer_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_may_leave_at_any_time() {
-    let Some(library) = library_over_sockets() else { return };
+    let Some(library) = library() else { return };
     let service = Scripted::new();
     let server = serve(library, 0, service.clone()).await;
     let buffers = pool(64);
@@ -266,7 +266,7 @@ async fn a_caller_may_leave_at_any_time() {
 /// A client that always has as many reads under way as it may is not one that takes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_always_full_outlives_the_stall_timeout() {
-    let Some(library) = library_over_sockets() else { return };
+    let Some(library) = library() else { return };
     let io_thread = io_thread_of(library, "server", pool(64));
     let options = ServerOptions {
         stall_timeout: Duration::from_millis(400),

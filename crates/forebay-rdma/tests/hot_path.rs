@@ -178,7 +178,7 @@ async fn a_hit_allocates_nothing() {
     let _alone = ONE_AT_A_TIME.lock().await;
     // Without checksums, and with those of a whole block of 4 MiB; for anybody, and for somebody who was admitted.
     for (checksums, is_admitted) in [(0, false), (512, false), (0, true)] {
-        let Some(library) = library() else { return };
+        let Some(library) = library_over_shared_memory() else { return };
         let Hot { server, pass } = Hot::serve(library, checksums, is_admitted).await;
         let address = server.local_addr();
         let begin = || {
@@ -266,7 +266,7 @@ async fn a_hit_of_somebody_who_was_admitted_makes_no_system_call() {
 
 async fn assert_no_system_call(is_admitted: bool) {
     let _alone = ONE_AT_A_TIME.lock().await;
-    let Some(library) = library() else { return };
+    let Some(library) = library_over_shared_memory() else { return };
     let Hot { server, pass } = Hot::serve(library, 0, is_admitted).await;
     let address = server.local_addr();
     let calls = match tokio::task::spawn_blocking(move || system_calls(library, (address, pass))).await.unwrap() {

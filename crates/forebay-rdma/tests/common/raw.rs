@@ -13,7 +13,7 @@ use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
 use forebay_ucx::{Context, Data, Endpoint, Library, Listener, Message, Options, Payload, Protocol, Version, Worker};
 use tokio::task::JoinHandle;
 
-use super::{ours, setting};
+use super::{ours, setting, transports};
 
 /// What a peer has received.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct Raw {
 
 /// A worker with the settings of the I/O threads, and with a client id for [`Worker::connect_with_id`].
 pub(crate) fn worker(library: &'static Library, client_id: Option<NonZeroU64>) -> Worker {
-    let transports = setting("FOREBAY_TEST_UCX_TLS", "sysv,cma,tcp,self");
+    let transports = transports();
     let mut options = Options::tuned().transports(transports.iter().map(String::as_str));
     let devices = setting("FOREBAY_TEST_UCX_CLIENT", "");
     if !devices.is_empty() {
