@@ -15,8 +15,8 @@ const NO_MD5: &str = "-1";
 
 /// The entity tag of a version: the origin's, or, where that has none, one that is another for each version.
 ///
-/// Clients (s3cmd, the SDK for Java) compare a tag with the MD5 of what they sent or got, unless there is a `-` in it. So
-/// an origin's tag that has none, and is no MD5, as those of other stores than S3's, ends in [`NO_MD5`].
+/// Clients (s3cmd, the SDK for Java) compare a tag with the MD5 of what they sent or got, unless there is a `-` in it.
+/// So an origin's tag that has none, and is no MD5, as those of other stores than S3's, ends in [`NO_MD5`].
 pub(crate) fn of_version(version: &FileVersion) -> ETag {
     match &version.tag {
         VersionTag::Etag(text) => match text.strip_prefix("W/") {
@@ -39,7 +39,8 @@ pub(crate) fn seconds(attr: &Attr) -> Option<u64> {
     u64::try_from(attr.modified_nanos).ok().filter(|nanos| *nanos > 0).map(|nanos| nanos / NANOS)
 }
 
-/// Whether a client that asks for `asked` means the version with this tag: as it is told here, or as the origin tells it.
+/// Whether a client that asks for `asked` means the version with this tag: as it is told here, or as the origin tells
+/// it.
 pub(crate) fn is_meant(tag: &ETag, asked: &str) -> bool {
     let tag = tag.value();
     tag == asked || tag.strip_suffix(NO_MD5) == Some(asked)

@@ -1,7 +1,8 @@
 //! Parts of uploads that are copied from an object: they are read through the cache, and sent as other parts are.
 //!
 //! Clients copy in parts what is larger than a few MiB (`aws s3 cp`, the transfers of boto3). The store could copy by
-//! itself, but workers know no such call; what is cached is not fetched for it, and a part may come from another origin.
+//! itself, but workers know no such call. What is cached is not fetched for it, and a part may come from another
+//! origin.
 
 use std::ops::Range;
 
