@@ -4,7 +4,10 @@
     python.py test MODULE [ARGUMENT...]     runs python/tests with the native module that cargo built at MODULE
     python.py programs MODULE [NAME...]     runs other projects on `forebay://`: python/tests/programs. With FOREBAY_BLESS=1, what ran is
                                             written down there, and in the table of docs/python.md
-    python.py table [--check]               writes that table from what is written down, or says whether it is so
+    python.py s3-clients PROGRAM [NAME...]  runs other projects' S3 clients on `forebay s3`, with the `forebay` and the `forebay-testkit-s3`
+                                            that cargo built beside each other: python/tests/s3_clients. FOREBAY_BLESS=1 is as above, for
+                                            the table of docs/S3.md
+    python.py table [--check]               writes these tables from what is written down, or says whether they are so
     python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
     python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py
     python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
@@ -14,6 +17,7 @@ with the reason; the wheel cannot be built then.
 """
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
@@ -33,14 +37,38 @@ BUILT = TARGET / "python"
 #: As in `build-system` of python/pyproject.toml.
 MATURIN = re.search(r'"(maturin==[^"]+)"', (PACKAGE / "pyproject.toml").read_text())[1]
 OLDEST = (3, 11)
-PROGRAMS = PACKAGE / "tests/programs"
-#: What ran, each with its version, as of the last FOREBAY_BLESS=1.
-RAN = PROGRAMS / "ran.json"
-GUIDE = ROOT / "docs/python.md"
-#: In the guide, around the table of what ran.
+#: In a guide, around the table of what ran.
 TABLE = re.compile(r"(<!-- ran: begin -->\n).*?(<!-- ran: end -->)", re.DOTALL)
 #: Run:ai's streamer before its C interface changed. Its present one is in python/tests/requirements.txt.
 EARLIER_STREAMER = "runai-model-streamer==0.15.9"
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Programs that use other projects, each in an environment of its own, and the guide with the table of what ran."""
+
+    directory: pathlib.Path
+    guide: pathlib.Path
+    #: The modules that they share.
+    shared: tuple[str, ...]
+
+    @property
+    def ran(self) -> pathlib.Path:
+        """What ran, each with its version, as of the last FOREBAY_BLESS=1."""
+        return self.directory / "ran.json"
+
+    def programs(self, names: list[str]) -> list[pathlib.Path]:
+        """Those with these names, or all."""
+        found = [program for program in sorted(self.directory.glob("*.py")) if program.stem not in self.shared]
+        if unknown := set(names) - {program.stem for program in found}:
+            sys.exit(f"python: there is no {', '.join(sorted(unknown))} in {self.directory}")
+        return [program for program in found if not names or program.stem in names]
+
+
+ON_FSSPEC = Suite(PACKAGE / "tests/programs", ROOT / "docs/python.md", ("common",))
+ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "suite"))
+#: How long one of them may take: each has a shorter deadline of its own where it waits for others.
+PROGRAM_WITHIN_SECONDS = 600
 
 
 def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
@@ -108,57 +136,81 @@ def installed(module: pathlib.Path) -> pathlib.Path:
     return site
 
 
-def programs(module: pathlib.Path, names: list[str]) -> int:
+def run_programs(suite: Suite, names: list[str], variables: dict[str, str]) -> int:
     """Runs those with these names, or all, one after the other: each may take all of the machine."""
     if sys.version_info < OLDEST:
         print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
         return print_counts(0, 0)
-    site, records, failed = installed(module), {}, 0
-    for program in sorted(PROGRAMS.glob("*.py")):
-        if program.stem == "common" or (names and program.stem not in names):
-            continue
+    records, failed = {}, 0
+    for program in suite.programs(names):
+        requirements = program.with_suffix(".txt")
         try:
-            python = environment(program.stem, locked(program.with_suffix(".txt")))
+            # Those without are of no package, and need an interpreter only.
+            python = environment(program.stem, locked(requirements)) if requirements.exists() else pathlib.Path(sys.executable)
         except subprocess.CalledProcessError as error:
             print(f"skipped: {program.stem}: its wheels cannot be installed from PyPI: {error}")
             continue
-        if (record := ran(python, program, site)) is None:
+        status, record = ran(python, program, variables)
+        if status != 0:
             failed += 1
-            print(f"test programs::{program.stem} ... FAILED")
-        else:
+            print(f"test {suite.directory.name}::{program.stem} ... FAILED")
+        elif record is not None:
             records[record["name"]] = record
     if os.environ.get("FOREBAY_BLESS") == "1":
-        known = {record["name"]: record for record in json.loads(RAN.read_text())} | records
-        RAN.write_text(json.dumps([known[name] for name in sorted(known)], indent=2, ensure_ascii=False) + "\n")
+        known = {record["name"]: record for record in json.loads(suite.ran.read_text())} | records
+        suite.ran.write_text(json.dumps([known[name] for name in sorted(known)], indent=2, ensure_ascii=False) + "\n")
         table(check=False)
     return print_counts(len(records), failed)
 
 
-def ran(python: pathlib.Path, program: pathlib.Path, site: pathlib.Path) -> dict[str, str] | None:
-    """What a program says that it did; none if it failed."""
+def programs(module: pathlib.Path, names: list[str]) -> int:
+    site = installed(module)
+    return run_programs(ON_FSSPEC, names, {"PYTHONPATH": f"{site}{os.pathsep}{ON_FSSPEC.directory}"})
+
+
+def s3_clients(program: pathlib.Path, names: list[str]) -> int:
+    # What these share with the others is there.
+    shared = os.pathsep.join(str(suite.directory) for suite in (ON_S3, ON_FSSPEC))
+    return run_programs(ON_S3, names, {"PYTHONPATH": shared, "PROGRAM_FOREBAY": str(program.resolve())})
+
+
+def ran(python: pathlib.Path, program: pathlib.Path, variables: dict[str, str]) -> tuple[int, dict[str, str] | None]:
+    """A program's exit status, and what it says that it did. One that says nothing has said why it was skipped."""
     with tempfile.TemporaryDirectory() as directory:
         record = pathlib.Path(directory) / "ran.json"
-        variables = {"PYTHONPATH": f"{site}{os.pathsep}{PROGRAMS}", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
-        variables |= {"PROGRAM_RAN": str(record)}
         # Settings of whoever runs this are not theirs.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-        status = subprocess.run([python, "-P", program], cwd=directory, env=inherited | variables).returncode
-        return json.loads(record.read_text()) if status == 0 and record.exists() else None
+        variables = inherited | variables | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", "PROGRAM_RAN": str(record)}
+        # Its interpreter's programs first: those of its packages.
+        variables |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+        try:
+            status = subprocess.run([python, "-P", program], cwd=directory, env=variables, timeout=PROGRAM_WITHIN_SECONDS).returncode
+        except subprocess.TimeoutExpired:
+            print(f"{program.stem} took more than {PROGRAM_WITHIN_SECONDS} seconds")
+            return 1, None
+        return status, json.loads(record.read_text()) if status == 0 and record.exists() else None
 
 
 def table(check: bool) -> int:
-    """The table of docs/python.md, from what is written down."""
-    rows = [f"| {record['name']} | {record['version']} | {record['does']} |\n" for record in json.loads(RAN.read_text())]
+    """The tables of the guides, from what is written down."""
+    wrong = [suite.guide.relative_to(ROOT) for suite in (ON_FSSPEC, ON_S3) if not table_of(suite, check)]
+    for guide in wrong:
+        print(f"{guide} does not say what ran: run `scripts/python.py table`")
+    return int(bool(wrong))
+
+
+def table_of(suite: Suite, check: bool) -> bool:
+    """Writes a table, or says whether it is as it should be."""
+    rows = [f"| {record['name']} | {record['version']} | {record['does']} |\n" for record in json.loads(suite.ran.read_text())]
     head = "| project | version | what ran |\n| --- | --- | --- |\n"
     new = head + "".join(rows) if rows else "Nothing was run yet.\n"
-    guide = GUIDE.read_text()
+    guide = suite.guide.read_text()
     written = TABLE.sub(lambda found: found[1] + new + found[2], guide)
-    if check and written != guide:
-        print("docs/python.md does not say what ran: run `scripts/python.py table`")
-        return 1
+    if check:
+        return written == guide
     if written != guide:
-        GUIDE.write_text(written)
-    return 0
+        suite.guide.write_text(written)
+    return True
 
 
 def bench(arguments: list[str]) -> int:
@@ -178,7 +230,7 @@ def bench_fsspec(arguments: list[str]) -> int:
     python = environment("bench-fsspec", locked(PACKAGE / "benchmarks/fsspec_reads.txt"))
     built = ["--server", TARGET / "release/forebay-testkit-s3", "--program", TARGET / "release/forebay"]
     command = [python, "-P", PACKAGE / "benchmarks/fsspec_reads.py", *built, *arguments]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ON_FSSPEC.directory}"}).returncode
 
 
 def tell(results: str) -> int:
@@ -258,7 +310,10 @@ def main() -> int:
     others = commands.add_parser("programs", help="run other projects on forebay://")
     others.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
     others.add_argument("names", nargs="*", help="of programs; all, if none is given")
-    tables = commands.add_parser("table", help="write the table of what ran")
+    clients = commands.add_parser("s3-clients", help="run other projects' S3 clients on forebay s3")
+    clients.add_argument("program", type=pathlib.Path, help="forebay, as cargo built it, beside forebay-testkit-s3")
+    clients.add_argument("names", nargs="*", help="of programs; all, if none is given")
+    tables = commands.add_parser("table", help="write the tables of what ran")
     tables.add_argument("--check", action="store_true", help="only say whether it is as it should be")
     beside = commands.add_parser("bench-fsspec", help="measure forebay:// beside s3fs and obstore", add_help=False)
     beside.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
@@ -271,6 +326,8 @@ def main() -> int:
         return test(options.module, options.arguments)
     if options.command == "programs":
         return programs(options.module, options.names)
+    if options.command == "s3-clients":
+        return s3_clients(options.program, options.names)
     if options.command == "table":
         return table(options.check)
     if options.command == "bench":

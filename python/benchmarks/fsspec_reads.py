@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import random
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from common import running
 
 BUCKET = "bench"
 FILES, SIZE = 16, 16 << 20
@@ -121,23 +121,6 @@ def loader(peer: Peer, method: str) -> tuple[float, float]:
         pool.close()
         pool.join()
     return took[0], took[1]
-
-
-@contextlib.contextmanager
-def running(command: list[object], words: str, log: Path) -> Iterator[str]:
-    """A process, and what it says after ``words`` once it listens."""
-    with log.open("w") as said:
-        process = subprocess.Popen([str(part) for part in command], stdout=said, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + 30
-        while words not in (text := log.read_text()) or not text.endswith("\n"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command[0]} does not listen: {text}")
-            time.sleep(0.02)
-        yield text.split(words, 1)[1].split()[0]
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use forebay_client::OpenFile;
 use forebay_memory::{Span, Spans};
 use forebay_types::{Failure, FailureKind};
@@ -54,6 +54,20 @@ impl ObjectReader {
     /// As [`OpenFile::read`].
     pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
         if self.range.is_empty() { Ok(()) } else { self.read_piece().await }
+    }
+
+    /// All of it, in memory of its own, for which the caller has a share.
+    ///
+    /// # Errors
+    /// As [`OpenFile::read`].
+    pub(crate) async fn collect(mut self) -> Result<Bytes, Failure> {
+        let length = self.range.end.saturating_sub(self.range.start);
+        let mut bytes = BytesMut::with_capacity(usize::try_from(length).unwrap_or_default());
+        while !self.range.is_empty() {
+            self.read_piece().await?;
+            self.read.drain(..).for_each(|piece| bytes.extend_from_slice(&piece));
+        }
+        Ok(bytes.freeze())
     }
 
     /// What is sent.

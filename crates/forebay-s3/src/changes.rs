@@ -407,7 +407,10 @@ impl Served {
     }
 
     /// What is to be written in parts.
-    fn file(&self, caller: &Caller, bucket: &str, key: &str) -> S3Result<Place> {
+    ///
+    /// # Errors
+    /// As [`Self::target`], and of a directory.
+    pub(crate) fn file(&self, caller: &Caller, bucket: &str, key: &str) -> S3Result<Place> {
         let place = self.target(caller, bucket, key)?;
         if place.is_directory {
             let message = "a key that ends in `/` is a directory, and has no bytes";

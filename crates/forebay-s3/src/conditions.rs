@@ -33,7 +33,7 @@ impl Conditions {
         // As Amazon does, tags are compared as texts: clients that send a weak one back mean it.
         let is = |condition: &ETagCondition| match condition {
             ETagCondition::Any => true,
-            ETagCondition::ETag(other) => other.value() == tag.value(),
+            ETagCondition::ETag(other) => etag::is_meant(tag, other.value()),
         };
         let modified = etag::seconds(attr).and_then(|seconds| i64::try_from(seconds).ok());
         let is_newer = |than: &Timestamp| modified.is_some_and(|modified| modified > unix_seconds(than));

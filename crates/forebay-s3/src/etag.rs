@@ -8,12 +8,20 @@ use s3s::dto::{ETag, Timestamp};
 
 const NANOS: u64 = 1_000_000_000;
 
+/// Digits of an MD5 in hexadecimal.
+const MD5_DIGITS: usize = 32;
+/// Marks an entity tag that is no MD5, as the number of parts does in Amazon's.
+const NO_MD5: &str = "-1";
+
 /// The entity tag of a version: the origin's, or, where that has none, one that is another for each version.
+///
+/// Clients (s3cmd, the SDK for Java) compare a tag with the MD5 of what they sent or got, unless there is a `-` in it.
+/// So an origin's tag that has none, and is no MD5, as those of other stores than S3's, ends in [`NO_MD5`].
 pub(crate) fn of_version(version: &FileVersion) -> ETag {
     match &version.tag {
         VersionTag::Etag(text) => match text.strip_prefix("W/") {
-            Some(weak) => ETag::Weak(unquoted(weak).to_owned()),
-            None => ETag::Strong(unquoted(text).to_owned()),
+            Some(weak) => ETag::Weak(marked(unquoted(weak))),
+            None => ETag::Strong(marked(unquoted(text))),
         },
         VersionTag::Modified { nanos, inode } => {
             ETag::Strong(format!("{:x}-{inode:x}-{:x}", nanos.cast_unsigned(), version.size))
@@ -31,6 +39,19 @@ pub(crate) fn seconds(attr: &Attr) -> Option<u64> {
     u64::try_from(attr.modified_nanos).ok().filter(|nanos| *nanos > 0).map(|nanos| nanos / NANOS)
 }
 
+/// Whether a client that asks for `asked` means the version with this tag: as it is told here, or as the origin tells
+/// it.
+pub(crate) fn is_meant(tag: &ETag, asked: &str) -> bool {
+    let tag = tag.value();
+    tag == asked || tag.strip_suffix(NO_MD5) == Some(asked)
+}
+
+fn marked(tag: &str) -> String {
+    let is_md5 = tag.len() == MD5_DIGITS && tag.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let mark = if is_md5 || tag.contains('-') { "" } else { NO_MD5 };
+    format!("{tag}{mark}")
+}
+
 fn unquoted(text: &str) -> &str {
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
 }
@@ -46,24 +67,25 @@ pub(crate) struct PartTag {
 
 impl PartTag {
     /// As the entity tag that a client is told. The first letter says how the origin's tag is in it: in quotes there,
-    /// plain, or in hexadecimal where it has characters that an entity tag cannot have.
+    /// plain, or in hexadecimal where it has characters that an entity tag cannot have. The size follows a `-`, as the
+    /// number of parts does in the tag of an object: so clients do not take it for an MD5, and compare it with theirs.
     pub(crate) fn encode(&self) -> String {
         let is_fit = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
         let inner = unquoted(&self.tag);
         let size = self.size;
         if !is_fit(inner) {
             let hex: String = self.tag.bytes().map(|byte| format!("{byte:02x}")).collect();
-            format!("x{hex}.{size}")
+            format!("x{hex}-{size}")
         } else if inner.len() == self.tag.len() {
-            format!("p{inner}.{size}")
+            format!("p{inner}-{size}")
         } else {
-            format!("q{inner}.{size}")
+            format!("q{inner}-{size}")
         }
     }
 
     /// Reads it back; `None` if it is none of ours.
     pub(crate) fn decode(text: &str) -> Option<Self> {
-        let (coded, size) = text.rsplit_once('.')?;
+        let (coded, size) = text.rsplit_once('-')?;
         let size = size.parse().ok()?;
         let (kind, inner) = (coded.chars().next()?, coded.get(1..)?);
         let tag = match kind {
@@ -94,8 +116,9 @@ mod tests {
     fn an_entity_tag_is_the_origins_without_its_quotes() {
         for (text, tag) in [
             ("\"abc-2\"", ETag::Strong("abc-2".to_owned())),
-            ("W/\"abc\"", ETag::Weak("abc".to_owned())),
-            ("abc", ETag::Strong("abc".to_owned())),
+            ("W/\"abc-2\"", ETag::Weak("abc-2".to_owned())),
+            ("0123456789abcdef0123456789abcdef", ETag::Strong("0123456789abcdef0123456789abcdef".to_owned())),
+            ("\"0123456789abcdef0123456789abcdef\"", ETag::Strong("0123456789abcdef0123456789abcdef".to_owned())),
         ] {
             assert_eq!(of_version(&version(VersionTag::Etag(text.into()))), tag);
         }
@@ -103,6 +126,22 @@ mod tests {
         assert_eq!(of(16, 10), ETag::Strong("10-a-ff".to_owned()));
         assert_ne!(of(16, 10), of(16, 11));
         assert_ne!(of(-1, 0), of(1, 0));
+    }
+
+    #[test]
+    fn a_tag_that_is_no_md5_does_not_look_like_one() {
+        for (text, tag) in [
+            ("\"0x8DC0FFEE\"", ETag::Strong("0x8DC0FFEE-1".to_owned())),
+            ("W/\"abc\"", ETag::Weak("abc-1".to_owned())),
+            ("\"0123456789abcdef0123456789abcdex\"", ETag::Strong("0123456789abcdef0123456789abcdex-1".to_owned())),
+        ] {
+            assert_eq!(of_version(&version(VersionTag::Etag(text.into()))), tag);
+        }
+        let told = of_version(&version(VersionTag::Etag("\"0x8DC0FFEE\"".into())));
+        assert!(is_meant(&told, "0x8DC0FFEE-1") && is_meant(&told, "0x8DC0FFEE"));
+        assert!(!is_meant(&told, "0x8DC0FFE") && !is_meant(&told, "0x8DC0FFEE-2"));
+        let part = PartTag { tag: "\"0123456789abcdef0123456789abcdef\"".to_owned(), size: 5 };
+        assert_eq!(part.encode(), "q0123456789abcdef0123456789abcdef-5");
     }
 
     #[test]
@@ -114,7 +153,8 @@ mod tests {
 
     #[test]
     fn what_is_no_tag_of_a_part_is_none() {
-        for text in ["", "abc", ".5", "pabc", "pabc.", "pabc.x", "yabc.5", "x0.5", "xzz.5", "é.5", "pabc.-1"] {
+        for text in ["", "abc", "-5", "pabc", "pabc-", "pabc-x", "yabc-5", "x0-5", "xzz-5", "é-5", "pabc.5", "pabc-+x"]
+        {
             assert_eq!(PartTag::decode(text), None, "{text}");
         }
     }

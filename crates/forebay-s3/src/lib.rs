@@ -10,7 +10,8 @@
 //!   served.rs: who asks (keyring.rs), for what (bucket.rs), and may they (access.rs)
 //!      ├── reads.rs    conditions.rs, etag.rs ── body.rs: views of cached memory, piece by piece
 //!      ├── lists.rs    listing.rs: keys in order, from directories in any order
-//!      └── changes.rs  receive.rs, checksums.rs ── sending.rs: through to the origin
+//!      ├── changes.rs  receive.rs, checksums.rs ── sending.rs: through to the origin
+//!      └── part_copy.rs  read as a body is, and sent on
 //!      ▼
 //!   forebay-client
 //! ```
@@ -45,6 +46,7 @@ mod listing;
 mod lists;
 mod memory;
 mod operations;
+mod part_copy;
 mod reads;
 mod receive;
 mod sending;

@@ -7,9 +7,10 @@ use forebay_identity::Identity;
 use forebay_types::{DirEntry, Failure, FsPath, Permission};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::dto::{
-    Bucket, CommonPrefix, EncodingType, GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput,
-    GetBucketVersioningOutput, HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
-    ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, Object, Timestamp,
+    Bucket, CommonPrefix, CreateBucketInput, CreateBucketOutput, EncodingType, GetBucketLocationInput,
+    GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput, HeadBucketInput, HeadBucketOutput,
+    ListBucketsInput, ListBucketsOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output,
+    Object, Timestamp,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
@@ -241,6 +242,22 @@ impl Served {
     ) -> S3Result<S3Response<HeadBucketOutput>> {
         self.see_bucket(&request, &request.input.bucket).await?;
         Ok(S3Response::new(HeadBucketOutput::default()))
+    }
+
+    /// Buckets are mounts, and nobody makes them here. Clients that make sure of theirs before they write (rclone) are
+    /// told that it is there, as Amazon does.
+    pub(crate) async fn create_bucket(
+        &self,
+        request: S3Request<CreateBucketInput>,
+    ) -> S3Result<S3Response<CreateBucketOutput>> {
+        match self.see_bucket(&request, &request.input.bucket).await {
+            Ok(()) => Err(S3Error::with_message(S3ErrorCode::BucketAlreadyOwnedByYou, "the bucket is there")),
+            Err(error) if *error.code() == S3ErrorCode::NoSuchBucket => {
+                let message = "buckets are mounts, which `forebay mounts add` makes, or listed in `s3.buckets`";
+                Err(S3Error::with_message(S3ErrorCode::NotImplemented, message))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) async fn get_bucket_location(

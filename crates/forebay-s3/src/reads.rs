@@ -14,8 +14,8 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use crate::access::Caller;
 use crate::body::ObjectReader;
 use crate::conditions::{Conditions, Unmet, content_range, resolve};
-use crate::failure;
 use crate::served::{Found, Served, wants_fresh, without};
+use crate::{etag, failure};
 
 /// What an object is said to be where nobody knows: as Amazon does.
 const CONTENT_TYPE: &str = "binary/octet-stream";
@@ -39,7 +39,7 @@ struct Wish<'a> {
 impl Wish<'_> {
     /// The bytes that are wanted, and whether that is a part.
     fn range(&self, found: &Found) -> S3Result<(ops::Range<u64>, bool)> {
-        let counts = self.if_range.as_deref().is_none_or(|tag| tag == found.tag.value());
+        let counts = self.if_range.as_deref().is_none_or(|tag| etag::is_meant(&found.tag, tag));
         let range = self.range.as_ref().filter(|_| counts);
         let resolved = resolve(range, found.size()).ok_or_else(|| found.no_such_range())?;
         Ok((resolved, range.is_some()))

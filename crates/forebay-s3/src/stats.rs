@@ -9,7 +9,7 @@ use forebay_metrics::LatencyHistogram;
 use serde_json::{Value, json};
 
 /// Operations that have a count of their own; what else is asked for is counted together.
-const OPERATIONS: [&str; 16] = [
+const OPERATIONS: [&str; 17] = [
     "GetObject",
     "HeadObject",
     "ListObjectsV2",
@@ -24,6 +24,7 @@ const OPERATIONS: [&str; 16] = [
     "DeleteObjects",
     "CreateMultipartUpload",
     "UploadPart",
+    "UploadPartCopy",
     "CompleteMultipartUpload",
     "AbortMultipartUpload",
 ];

@@ -1,0 +1,132 @@
+"""`forebay s3` in front of a worker and an S3 server, each in a process of its own, for the clients here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from common import running
+
+#: How long a program here may take, all of it: on a machine that compiles meanwhile, several times what it does otherwise.
+WITHIN_SECONDS = 540
+#: How long the endpoint remembers what an object is.
+REMEMBERED = "1s"
+#: Of the origin's server. The endpoint's clients have keys of their own.
+ORIGIN = {
+    "AWS_ACCESS_KEY_ID": "forebay-test",
+    "AWS_SECRET_ACCESS_KEY": "forebay-test-secret",
+    "AWS_REGION": "us-east-1",
+}
+BUCKET = "data"
+
+
+class Key(NamedTuple):
+    """What a client signs with."""
+
+    access: str
+    secret: str
+
+
+class Endpoint(NamedTuple):
+    """Where a client finds the bucket, and where the test finds what is in it."""
+
+    #: `http://127.0.0.1:PORT`.
+    url: str
+    #: A writer's.
+    key: Key
+    #: A reader's.
+    reader: Key
+    #: The bucket's directory at the origin.
+    origin: Path
+    #: For what a client keeps: empty at first.
+    scratch: Path
+
+    @property
+    def host(self) -> str:
+        return self.url.removeprefix("http://")
+
+
+def _too_long(_signal: int, _frame: FrameType | None) -> None:
+    raise TimeoutError(f"this took more than {WITHIN_SECONDS} seconds")
+
+
+def _plain_environment(place: Path) -> None:
+    """No setting of this machine counts, for any of them."""
+    foreign = ("FOREBAY_", "AWS_", "RCLONE_", "S3_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    for name in [name for name in os.environ if name.upper().startswith(foreign)]:
+        del os.environ[name]
+    (place / "home").mkdir()
+    os.environ |= {"HOME": str(place / "home"), "NO_PROXY": "127.0.0.1", "AWS_EC2_METADATA_DISABLED": "true"}
+    os.environ |= {"AWS_CONFIG_FILE": str(place / "no-config"), "AWS_SHARED_CREDENTIALS_FILE": str(place / "no-credentials")}
+
+
+@contextlib.contextmanager
+def endpoint() -> Iterator[Endpoint]:
+    """One with an empty bucket, and this process's environment as a client of it has it."""
+    # Read first: the environment is made plain.
+    program = Path(os.environ["PROGRAM_FOREBAY"])
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(WITHIN_SECONDS)
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-s3-clients-")))
+        _plain_environment(place)
+        (place / "empty.toml").write_text("")
+        server: list[object] = [program.with_name("forebay-testkit-s3"), "--dir", place / "s3", "--bucket", BUCKET]
+        origin = stack.enter_context(running(server, "listening on ", place / "server.log"))
+        env = os.environ | {"FOREBAY_CONFIG": str(place / "empty.toml"), "FOREBAY_RUN_DIR": str(place / "run")}
+        settings = {
+            "metadata.ttl": REMEMBERED,
+            "mounts": f"/{BUCKET}=s3://{BUCKET}",
+            "network.shared_memory": "off",
+            "worker.memory.prewarm": "false",
+            "worker.memory.size": "256MiB",
+            "worker.rpc.bind.host": "127.0.0.1",
+            "worker.rpc.port": "0",
+            "worker.web.port": "0",
+        }
+        worker = [program, "worker", *_options(settings)]
+        origins = env | ORIGIN | {"AWS_ENDPOINT_URL": origin}
+        address = stack.enter_context(running(worker, "worker listening on ", place / "worker.log", origins))
+        keys = [_key(program, env, place / "keys", role) for role in ("writer", "reader")]
+        settings = {"client.web.port": "0", "metadata.ttl": REMEMBERED, "s3.credentials_file": str(place / "keys")}
+        command = [program, "s3", "--listen", "127.0.0.1:0", "--workers", address, *_options(settings)]
+        log = place / "endpoint.log"
+        host = stack.enter_context(running(command, "S3 endpoint listening on ", log, env))
+        os.environ |= {"AWS_ACCESS_KEY_ID": keys[0].access, "AWS_SECRET_ACCESS_KEY": keys[0].secret, "AWS_REGION": "us-east-1"}
+        os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{host}"}
+        (place / "scratch").mkdir()
+        try:
+            yield Endpoint(f"http://{host}", keys[0], keys[1], place / "s3" / BUCKET, place / "scratch")
+        except BaseException:
+            print(f"the endpoint's log:\n{log.read_text()}the worker's:\n{(place / 'worker.log').read_text()}", flush=True)
+            raise
+
+
+def _options(settings: dict[str, str]) -> list[object]:
+    return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+
+
+def _key(program: Path, env: dict[str, str], keys: Path, role: str) -> Key:
+    """Makes a key, and adds it to the endpoint's."""
+    command = [program, "key", "s3", "--role", role, "--client", f"a-{role}"]
+    line = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    keys.touch(mode=0o600)
+    with keys.open("a") as file:
+        file.write(line)
+    return Key(*line.split()[:2])
+
+
+def installed(name: str) -> str:
+    """Where a program of this machine is that PyPI does not have. Without it, there is nothing to run."""
+    if (path := shutil.which(name)) is None:
+        print(f"skipped: {name} is not installed; Debian has it")
+        raise SystemExit(0)
+    return path
