@@ -53,7 +53,8 @@ impl Server {
     }
 
     fn goes_on(&self) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), rustix::process::Signal::CONT).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), rustix::process::Signal::CONT)
+            .unwrap();
     }
 }
 
