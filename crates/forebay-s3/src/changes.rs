@@ -25,7 +25,7 @@ use crate::etag::{self, PartTag};
 use crate::failure::{self, of_upload};
 use crate::receive::Incoming;
 use crate::sending::{MAX_PART, MAX_PUT};
-use crate::served::{Served, no_such_key, without};
+use crate::served::{Found, Served, no_such_key, without};
 
 /// Objects that are deleted at once for one request.
 const DELETES: usize = 16;
@@ -282,6 +282,29 @@ impl Served {
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
 
+    /// What is copied, if the conditions hold for it, and where it lies.
+    ///
+    /// # Errors
+    /// As of a read, and when a condition does not hold.
+    pub(crate) async fn source(
+        &self,
+        caller: &Caller,
+        source: CopySource,
+        conditions: &Conditions,
+    ) -> S3Result<(Found, Place)> {
+        let CopySource::Bucket { bucket, key, version_id } = source else {
+            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
+        };
+        without(&[("a version by its id", version_id.is_some_and(|version| &*version != "null"))])?;
+        let found = self.find(caller, &bucket, &key, true).await?;
+        // Of a copy, either way it is a condition that does not hold.
+        let unmet =
+            |_| S3Error::with_message(S3ErrorCode::PreconditionFailed, "the source does not meet the conditions");
+        conditions.check(&found.tag, &found.attr).map_err(unmet)?;
+        let place = self.reach(caller, &bucket, &key, Permission::Read)?.ok_or_else(no_such_key)?;
+        Ok((found, place))
+    }
+
     /// The store copies; from one origin to another, nobody does.
     pub(crate) async fn copy_object(
         &self,
@@ -291,22 +314,13 @@ impl Served {
         let (conditional, input) = (has_conditions(&request.headers), request.input);
         without(&[("a condition of a write", conditional)])?;
         without_extras!(input)?;
-        let CopySource::Bucket { bucket, key, version_id } = input.copy_source else {
-            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
-        };
-        without(&[("a version by its id", version_id.is_some_and(|version| &*version != "null"))])?;
         let conditions = Conditions {
             if_match: input.copy_source_if_match,
             if_none_match: input.copy_source_if_none_match,
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let found = self.find(&caller, &bucket, &key, true).await?;
-        // Of a copy, either way it is a condition that does not hold.
-        let unmet =
-            |_| S3Error::with_message(S3ErrorCode::PreconditionFailed, "the source does not meet the conditions");
-        conditions.check(&found.tag, &found.attr).map_err(unmet)?;
-        let from = self.reach(&caller, &bucket, &key, Permission::Read)?.ok_or_else(no_such_key)?;
+        let (_, from) = self.source(&caller, input.copy_source, &conditions).await?;
         let to = self.target(&caller, &input.bucket, &input.key)?;
         if from.is_directory || to.is_directory {
             let message = "directories are not copied; copy what is in them";

@@ -6,8 +6,7 @@
 
 use std::ops::Range;
 
-use forebay_types::Permission;
-use s3s::dto::{CopyPartResult, CopySource, ETag, UploadPartCopyInput, UploadPartCopyOutput};
+use s3s::dto::{CopyPartResult, ETag, UploadPartCopyInput, UploadPartCopyOutput};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use crate::body::ObjectReader;
@@ -45,10 +44,6 @@ impl Served {
         let input = request.input;
         let encrypted = input.sse_customer_key.is_some() || input.copy_source_sse_customer_key.is_some();
         without(&[("encryption that is asked for", encrypted)])?;
-        let CopySource::Bucket { bucket, key, version_id } = input.copy_source else {
-            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
-        };
-        without(&[("a version by its id", version_id.is_some_and(|version| &*version != "null"))])?;
         let number = u32::try_from(input.part_number).ok().filter(|number| (1..=10_000).contains(number));
         let no_part = || S3Error::with_message(S3ErrorCode::InvalidArgument, "parts are numbered from 1 to 10000");
         let number = number.ok_or_else(no_part)?;
@@ -58,12 +53,7 @@ impl Served {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let found = self.find(&caller, &bucket, &key, true).await?;
-        // Of a copy, either way it is a condition that does not hold.
-        let unmet =
-            |_| S3Error::with_message(S3ErrorCode::PreconditionFailed, "the source does not meet the conditions");
-        conditions.check(&found.tag, &found.attr).map_err(unmet)?;
-        self.reach(&caller, &bucket, &key, Permission::Read)?.ok_or_else(no_such_key)?;
+        let (found, _) = self.source(&caller, input.copy_source, &conditions).await?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
         let range = source_range(input.copy_source_range.as_deref(), found.size())?;
         let length = range.end - range.start;
