@@ -12,6 +12,7 @@ mod handshake;
 mod http;
 mod identity;
 mod messages;
+mod mount;
 mod origin;
 mod rdma;
 mod records;
@@ -77,6 +78,7 @@ targets![
     audit::audit_lines,
     fuse::fuse_requests,
     fuse::fuse_session,
+    mount::fuse_mount,
     handover::handover_state,
     slabs::slab_pages,
     slabs::slab_recovery,
