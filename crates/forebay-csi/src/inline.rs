@@ -34,6 +34,16 @@ const CREDENTIALS: [&str; 7] = [
 ];
 /// Regions are no credentials, and say nothing about the node.
 const REGIONS: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
+/// The option with a region.
+const REGION: &str = "origin.s3.region";
+/// The account whose name is part of the name of its server.
+const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT_NAME";
+/// The key that is a document of JSON.
+const KEY_FILE: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
+/// What object_store takes from that document besides the key: another server, and that none is asked for a token.
+const NO_KEYS: [&str; 2] = ["gcs_base_url", "disable_oauth"];
+/// The longest label of a server's name.
+const MAX_LABEL: usize = 63;
 /// The characters that a URL must not have: they lead elsewhere than its beginning says, or carry options.
 const LEADING_ELSEWHERE: [char; 6] = ['%', '?', '#', '@', '\\', '"'];
 
@@ -120,6 +130,54 @@ impl InlinePolicy {
             }
             (false, true) => format!("the source {} of an inline volume is no plain URL", shown(source)),
         }))
+    }
+}
+
+/// Checks what stands behind the names of options and variables, which [`InlinePolicy::check`] has let through. A region and an account
+/// become part of the name of a server, and more than a label would make it another server: the node reaches others than a pod does. What
+/// is empty would be looked for on the node.
+///
+/// # Errors
+/// The first that is more or less than it may be.
+pub(crate) fn check_values<'a>(
+    options: impl IntoIterator<Item = (&'a str, &'a str)>,
+    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<(), Refusal> {
+    let no_label = |name: &str, value: &str| {
+        Refusal::denied(format!("{} of an inline volume is {}, and no plain name", shown(name), shown(value)))
+    };
+    if let Some((name, value)) = options.into_iter().find(|(name, value)| *name == REGION && !is_label(value)) {
+        return Err(no_label(name, value));
+    }
+    for (name, value) in variables {
+        if value.is_empty() {
+            return Err(Refusal::denied(format!(
+                "{} in the secret is empty: say what it is, or leave it out",
+                shown(name)
+            )));
+        }
+        if (REGIONS.contains(&name) || name == ACCOUNT) && !is_label(value) {
+            return Err(no_label(name, value));
+        }
+        if name == KEY_FILE {
+            check_key_file(value)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_label(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=MAX_LABEL).contains(&text.len()) && text.bytes().all(is_part)
+}
+
+/// Nothing of it is shown: it is a secret.
+fn check_key_file(text: &str) -> Result<(), Refusal> {
+    let fields = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text)
+        .map_err(|_| Refusal::denied(format!("{KEY_FILE} in the secret is no key of a service account, in JSON")))?;
+    match NO_KEYS.iter().find(|name| fields.contains_key(**name)) {
+        Some(name) => Err(Refusal::denied(format!("`{name}` in {KEY_FILE} is not for inline volumes"))),
+        None => Ok(()),
     }
 }
 
@@ -214,6 +272,34 @@ mod tests {
             ["disk", "config", "environment", "log.file", "memory", "origin.s3.endpoint", "security.mode", "web"]
         {
             assert!(check(wrong).unwrap_err().to_string().contains(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_value_names_another_server_and_none_is_empty() {
+        let variable = |name, value| check_values([], [(name, value)]);
+        assert!(variable("AWS_REGION", "eu-west-1").is_ok() && variable(ACCOUNT, "models").is_ok());
+        let key = r#"{"type": "service_account", "private_key": "-----BEGIN\n", "token_uri": "https://example.org"}"#;
+        assert!(variable(KEY_FILE, key).is_ok() && variable(KEYS[1], "a/b+c=").is_ok());
+        for (name, value) in [
+            ("AWS_REGION", "example.org/#"),
+            ("AWS_DEFAULT_REGION", "a.b"),
+            (ACCOUNT, "example.org/"),
+            (ACCOUNT, "user@host"),
+            (KEYS[0], ""),
+            (KEY_FILE, ""),
+            (KEY_FILE, "[]"),
+            (KEY_FILE, r#"{"gcs_base_url": "http://169.254.169.254"}"#),
+            (KEY_FILE, r#"{"gcs\u005fbase_url": "http://169.254.169.254"}"#),
+            (KEY_FILE, r#"{"disable_oauth": true}"#),
+        ] {
+            let refusal = variable(name, value).unwrap_err().to_string();
+            assert!(refusal.contains(name) && !refusal.contains("169.254"), "{refusal}");
+        }
+        let option = |value| check_values([(REGION, value)], []);
+        assert!(option("us-east-1").is_ok() && check_values([("metadata.ttl", "5m")], []).is_ok());
+        for wrong in ["", "a.b", "example.org/", &"a".repeat(MAX_LABEL + 1)] {
+            assert!(option(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -30,6 +30,8 @@ mod decision;
 mod directory;
 mod error;
 mod fields;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod generated;
 mod identity;
 mod inline;

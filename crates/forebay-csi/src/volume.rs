@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::error::Refusal;
 use crate::fields::{self, Access, shown};
-use crate::inline::InlinePolicy;
+use crate::inline::{self, InlinePolicy};
 
 /// What is mounted, in `volumeAttributes`.
 const SOURCE: &str = "source";
@@ -86,8 +86,12 @@ impl Volume {
         policy: &InlinePolicy,
     ) -> Result<Self, Refusal> {
         let asked = Asked::of(context, secrets, access)?;
-        let options = asked.options.iter().filter(|option| !option.is_of_kubelet).map(|option| option.name.as_str());
-        policy.check(&asked.source, options, asked.environment.0.iter().map(|(name, _)| name.as_str()))?;
+        let options: Vec<&Asking> = asked.options.iter().filter(|option| !option.is_of_kubelet).collect();
+        let names = options.iter().map(|option| option.name.as_str());
+        policy.check(&asked.source, names, asked.environment.variables().map(|(name, _)| name))?;
+        let settings: Vec<_> = options.iter().map(|option| (option.name.as_str(), option.value())).collect();
+        let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
+        inline::check_values(settings, asked.environment.variables())?;
         Ok(asked.volume(access.read_only || read_only, policy.memory()))
     }
 
@@ -212,7 +216,7 @@ impl Asked {
 
 impl Asking {
     /// # Errors
-    /// When the driver sets it, or it has characters that no option has.
+    /// When the driver sets it, it has no name, or it has characters that no option has.
     fn of(text: String, is_of_kubelet: bool) -> Result<Self, Refusal> {
         let text = text.trim().to_owned();
         // Quotes are not of the name: the mount helper takes them away, too.
@@ -220,10 +224,19 @@ impl Asking {
         if text.chars().any(char::is_control) {
             return Err(Refusal::invalid(format!("option {} has control characters", shown(&name))));
         }
+        // Behind the `-o` of a command line, a `=` that comes first is passed over, and what follows would be the option.
+        if name.is_empty() {
+            return Err(Refusal::invalid(format!("option {} has no name", shown(&text))));
+        }
         if OURS.contains(&name.as_str()) || (name == LABEL && !is_of_kubelet) {
             return Err(Refusal::invalid(format!("option {} is set by the driver: leave it out", shown(&name))));
         }
         Ok(Self { name, text, is_of_kubelet })
+    }
+
+    /// What stands behind its name, as the mount helper reads it.
+    fn value(&self) -> String {
+        self.text.split_once('=').map_or("", |(_, value)| value).replace('"', "").trim().to_owned()
     }
 }
 
@@ -342,6 +355,12 @@ mod tests {
             let refusal = refused(&[("source", "s3://b"), ("options", ours)]).to_string();
             assert!(refusal.contains(ours.split('=').next().unwrap()), "{refusal}");
         }
+        for nameless in ["=log.file=/etc/passwd", "\"\"=x", " = allow_other", "ro,=x"] {
+            assert!(
+                refused(&[("source", "s3://b"), ("options", nameless)]).to_string().contains("no name"),
+                "{nameless}"
+            );
+        }
         assert!(refused(&[("source", "s3://b"), ("options", "ro\nx")]).to_string().contains("control"));
     }
 
@@ -369,6 +388,24 @@ mod tests {
         let policy = InlinePolicy::default();
         let refusal = Volume::inline(&map(&[("source", "s3://b")]), &map(&[]), &access(), false, &policy).unwrap_err();
         assert_eq!(refusal.code(), Code::PermissionDenied);
+    }
+
+    #[test]
+    fn a_pod_names_no_server_by_what_it_says_of_a_region_or_an_account() {
+        let policy = InlinePolicy::new(["s3://", "az://"].map(str::to_owned).to_vec(), None).unwrap();
+        let keys = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")];
+        let volume = |options: &str, secrets: &[(&str, &str)]| {
+            let attributes = map(&[("source", "s3://b"), ("options", options)]);
+            Volume::inline(&attributes, &map(secrets), &access(), true, &policy)
+        };
+        assert!(volume("ro,origin.s3.region=\"eu-west-1\"", &keys).is_ok());
+        for wrong in ["origin.s3.region=example.org/", "origin.s3.region=\"x,y\"", "origin.s3.region"] {
+            assert_eq!(volume(wrong, &keys).unwrap_err().code(), Code::PermissionDenied, "{wrong}");
+        }
+        let refusal = volume("", &[keys[0], keys[1], ("AWS_REGION", "example.org/")]).unwrap_err();
+        assert!(refusal.to_string().contains("AWS_REGION"), "{refusal}");
+        let refusal = volume("", &[keys[0], ("AWS_SECRET_ACCESS_KEY", "")]).unwrap_err();
+        assert!(refusal.to_string().contains("is empty"), "{refusal}");
     }
 
     #[test]

@@ -32,6 +32,8 @@ mod dispatcher;
 mod error;
 mod failures;
 mod filesystem;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handing;
 mod handle;
 mod handles;

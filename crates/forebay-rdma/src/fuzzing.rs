@@ -1,4 +1,7 @@
-//! What a fuzzer feeds to the readers of active messages.
+//! What a fuzzer feeds to the readers of active messages. Who is accepted is in [`admission`]; frames over verbs have a module of their
+//! own, [`crate::verbs::fuzzing`].
+
+pub mod admission;
 
 use bytes::Bytes;
 use forebay_transport::wire::{

@@ -15,7 +15,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use forebay_memory::Spans;
@@ -145,17 +145,18 @@ impl<L: PeerLink> Peers<L> {
         client_id: Option<NonZeroU64>,
     ) -> Result<PendingPeer, &'static str> {
         const FULL: &str = "this server has all that it may have";
+        let now = Instant::now();
         let mut admission = self.admission.borrow_mut();
         if admission.greeted_count() >= self.options.max_connections {
             return Err(FULL);
         }
-        if self.options.security.as_ref().is_some_and(|security| !security.lets_in(client_id)) {
+        if self.options.security.as_ref().is_some_and(|security| !security.lets_in(client_id, now)) {
             self.gauges.count_unadmitted();
             return Err("nobody with its client id was admitted over TCP just now");
         }
         let from = peer.unwrap_or(UNNAMED);
         let done = Rc::new(Notify::new());
-        match admission.arrive(from.ip(), &done, Instant::now()) {
+        match admission.arrive(from.ip(), &done, now) {
             Arrival::Taken { number, makes_way } => {
                 makes_way.iter().for_each(|oldest| oldest.notify_one());
                 Ok(PendingPeer { number, from, client_id, done })
@@ -255,8 +256,9 @@ impl<L: PeerLink> Peers<L> {
     /// Takes in a connection whose hello shows `tag`, if there is room for it, and it is from somebody who may be here; the tag
     /// that it is shown. Why not, otherwise.
     fn take_in(&self, peer: &Peer<L>, tag: u64) -> Result<u64, String> {
+        let now = Instant::now();
         let proved = match &self.options.security {
-            Some(security) => security.identify(peer.client_id, tag)?,
+            Some(security) => security.identify(peer.client_id, tag, now)?,
             None => None,
         };
         // From here on it is recorded by its name, also if it may not stay.
@@ -265,9 +267,9 @@ impl<L: PeerLink> Peers<L> {
             let _ = peer.audit.set(audit);
         }
         if let (Some(security), Some(proved)) = (&self.options.security, &proved) {
-            security.takes_in(proved)?;
+            security.takes_in(proved, SystemTime::now())?;
         }
-        self.admission.borrow_mut().greeted(peer.number, &peer.last_use, Instant::now()).map_err(why)?;
+        self.admission.borrow_mut().greeted(peer.number, &peer.last_use, now).map_err(why)?;
         let tag = proved.as_ref().map_or(0, |proved| proved.pass.server);
         if let Some(proved) = proved {
             tracing::debug!(peer = peer.name, identity = %proved.identity(), "RDMA connection admitted");

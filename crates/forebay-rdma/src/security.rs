@@ -3,6 +3,8 @@
 //! Whom UCX has accepted it believes in much: what a message says of its connection, and more below that (docs/RDMA.md). So who
 //! was not admitted is not accepted; and whoever was may read over RDMA, whatever its role. Changes go over TCP, where nobody can
 //! slip one into the connection of another.
+//!
+//! What a server decides is pure: times are handed in.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -46,9 +48,9 @@ pub(crate) struct Proved {
 
 impl ServerSecurity {
     /// Whether a connection with this client id is to be accepted. To be asked once for each.
-    pub(crate) fn lets_in(&self, client_id: Option<NonZeroU64>) -> bool {
+    pub(crate) fn lets_in(&self, client_id: Option<NonZeroU64>, now: Instant) -> bool {
         match client_id {
-            Some(client_id) => self.passes.lock().arrive(client_id.get(), Instant::now()),
+            Some(client_id) => self.passes.lock().arrive(client_id.get(), now),
             None => self.accepts_plain,
         }
     }
@@ -58,9 +60,14 @@ impl ServerSecurity {
     ///
     /// # Errors
     /// Why it may not stay.
-    pub(crate) fn identify(&self, client_id: Option<NonZeroU64>, tag: u64) -> Result<Option<Proved>, String> {
+    pub(crate) fn identify(
+        &self,
+        client_id: Option<NonZeroU64>,
+        tag: u64,
+        now: Instant,
+    ) -> Result<Option<Proved>, String> {
         let Some(client_id) = client_id else { return Ok(None) };
-        let redeemed = self.passes.lock().redeem(client_id.get(), tag, Instant::now());
+        let redeemed = self.passes.lock().redeem(client_id.get(), tag, now);
         let (pass, peer) = redeemed.ok_or("it shows no pass that waits to be used")?;
         let identity = &peer.identity;
         let caller = Caller::proved(identity.role(), identity.name(), &identity.to_string());
@@ -71,8 +78,8 @@ impl ServerSecurity {
     ///
     /// # Errors
     /// Why it may not.
-    pub(crate) fn takes_in(&self, proved: &Proved) -> Result<(), String> {
-        match self.standing(proved, SystemTime::now()) {
+    pub(crate) fn takes_in(&self, proved: &Proved, now: SystemTime) -> Result<(), String> {
+        match self.standing(proved, now) {
             Standing::Denied => Err(denied(proved.identity())),
             // Whose certificate has expired is told to come again, as all of those are.
             Standing::Good | Standing::Expired => Ok(()),

@@ -20,6 +20,8 @@ mod connection;
 mod core;
 mod credits;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod links;
 mod options;
 mod server;

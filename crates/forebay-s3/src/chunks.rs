@@ -12,11 +12,13 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 /// The longest chunk with a signature of its own, in bytes. Clients send 64 or 128 KiB.
-const MAX_SIGNED: u64 = 1 << 20;
+pub(crate) const MAX_SIGNED: u64 = 1 << 20;
 /// The longest line before a chunk: its size in hexadecimal, and a signature.
 const MAX_HEAD: usize = 256;
 /// The most digits of a size.
 const MAX_DIGITS: usize = 16;
+/// The same where the line goes on as it is: the library reads so many, and passes over what follows.
+const MAX_DIGITS_SIGNED: usize = 8;
 /// What ends a line, and a chunk.
 const END: &[u8] = b"\r\n";
 
@@ -46,28 +48,27 @@ enum Next {
 
 /// Chunks on their way through.
 #[derive(Debug)]
-struct Chunks {
+pub(crate) struct Chunks {
     next: Next,
 }
 
 impl Chunks {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { next: Next::Head(Vec::new()) }
     }
 
-    /// Hands on what `came`.
-    fn pass(&mut self, mut came: Bytes, on: &mut VecDeque<Bytes>) -> Result<(), ChunkError> {
-        while !came.is_empty() {
-            self.next = match std::mem::replace(&mut self.next, Next::Rest) {
-                Next::Head(line) => head(line, &mut came, on)?,
-                Next::Chunk { left, is_signed } => chunk(left, is_signed, &mut came, on),
-                Next::End(have) => end(have, &mut came)?,
-                Next::Rest => {
-                    on.push_back(std::mem::take(&mut came));
-                    Next::Rest
-                }
-            };
-        }
+    /// Hands on the next of what `came`, which has bytes: a chunk of it at most. Short ones take more memory, each in pieces of its own,
+    /// than they have bytes, so they are not all taken apart at once.
+    pub(crate) fn step(&mut self, came: &mut Bytes, on: &mut VecDeque<Bytes>) -> Result<(), ChunkError> {
+        self.next = match std::mem::replace(&mut self.next, Next::Rest) {
+            Next::Head(line) => head(line, came, on)?,
+            Next::Chunk { left, is_signed } => chunk(left, is_signed, came, on),
+            Next::End(have) => end(have, came)?,
+            Next::Rest => {
+                on.push_back(std::mem::take(came));
+                Next::Rest
+            }
+        };
         Ok(())
     }
 }
@@ -97,7 +98,8 @@ fn head(mut line: Vec<u8>, came: &mut Bytes, on: &mut VecDeque<Bytes>) -> Result
 fn parse(line: &[u8]) -> Option<(u64, bool)> {
     let text = std::str::from_utf8(line.strip_suffix(END)?).ok()?;
     let (size, is_signed) = text.split_once(';').map_or((text, false), |(size, _)| (size, true));
-    let is_size = (1..=MAX_DIGITS).contains(&size.len()) && size.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let most = if is_signed { MAX_DIGITS_SIGNED } else { MAX_DIGITS };
+    let is_size = (1..=most).contains(&size.len()) && size.bytes().all(|digit| digit.is_ascii_hexdigit());
     let size = u64::from_str_radix(size, 16).ok().filter(|_| is_size)?;
     Some((size, is_signed))
 }
@@ -127,6 +129,8 @@ fn end(have: usize, came: &mut Bytes) -> Result<Next, ChunkError> {
 pub(crate) struct ShortChunks<B> {
     body: B,
     chunks: Chunks,
+    /// What has come of the body, and was not looked at.
+    came: Bytes,
     /// What goes on next.
     on: VecDeque<Bytes>,
 }
@@ -134,7 +138,7 @@ pub(crate) struct ShortChunks<B> {
 impl<B> ShortChunks<B> {
     /// Those of `body`, which is in the encoding `aws-chunked`.
     pub(crate) fn of(body: B) -> Self {
-        Self { body, chunks: Chunks::new(), on: VecDeque::new() }
+        Self { body, chunks: Chunks::new(), came: Bytes::new(), on: VecDeque::new() }
     }
 }
 
@@ -148,20 +152,25 @@ impl<B: Body<Data = Bytes, Error = std::io::Error> + Unpin> Body for ShortChunks
             if let Some(bytes) = this.on.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            let came = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
-                Some(Ok(frame)) => frame.into_data(),
+            if !this.came.is_empty() {
+                if let Err(error) = this.chunks.step(&mut this.came, &mut this.on) {
+                    this.came = Bytes::new();
+                    return Poll::Ready(Some(Err(std::io::Error::other(error))));
+                }
+                continue;
+            }
+            match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => this.came = bytes,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
                 over => return Poll::Ready(over),
-            };
-            match came.map(|bytes| this.chunks.pass(bytes, &mut this.on)) {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Poll::Ready(Some(Err(std::io::Error::other(error)))),
-                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.on.is_empty() && self.body.is_end_stream()
+        self.on.is_empty() && self.came.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -181,7 +190,10 @@ mod tests {
     fn passed(body: &[u8], piece: usize) -> Result<Vec<Bytes>, ChunkError> {
         let (mut chunks, mut on) = (Chunks::new(), VecDeque::new());
         for came in body.chunks(piece) {
-            chunks.pass(Bytes::copy_from_slice(came), &mut on)?;
+            let mut came = Bytes::copy_from_slice(came);
+            while !came.is_empty() {
+                chunks.step(&mut came, &mut on)?;
+            }
         }
         Ok(on.into())
     }
@@ -230,6 +242,27 @@ mod tests {
         }
         assert_eq!(wrong(&format!("100000;chunk-signature={SIGNATURE}\r\n")), None);
         assert_eq!(wrong(&format!("100001;chunk-signature={SIGNATURE}\r\n")), Some(ChunkError::TooLong));
+    }
+
+    #[test]
+    fn the_size_of_a_signed_chunk_is_what_the_library_reads_of_it() {
+        assert_eq!(wrong(&format!("00000005;chunk-signature={SIGNATURE}\r\nhello")), None);
+        // The library would take this for the last chunk, and what follows for trailers.
+        assert_eq!(wrong(&format!("000000005;chunk-signature={SIGNATURE}\r\nhello")), Some(ChunkError::Malformed));
+        assert_eq!(wrong("000000005\r\nhello"), None);
+    }
+
+    #[test]
+    fn of_many_short_chunks_no_more_is_taken_apart_than_goes_on() {
+        let (mut chunks, mut on) = (Chunks::new(), VecDeque::new());
+        let mut came = Bytes::from("1\r\na\r\n".repeat(1000));
+        let mut all = 0;
+        while !came.is_empty() {
+            chunks.step(&mut came, &mut on).unwrap();
+            assert!(on.len() <= 3, "{}", on.len());
+            all += on.drain(..).map(|bytes| bytes.len()).sum::<usize>();
+        }
+        assert_eq!(all, 6000);
     }
 
     #[test]

@@ -82,7 +82,8 @@ impl PartTag {
         }
     }
 
-    /// Reads it back; `None` if it is none of ours.
+    /// Reads it back; `None` if it is none of ours, as [`PartTag::encode`] writes them: what a client makes up might have characters that
+    /// no tag has, and goes to the origin.
     pub(crate) fn decode(text: &str) -> Option<Self> {
         let (coded, size) = text.rsplit_once('-')?;
         let size = size.parse().ok()?;
@@ -97,7 +98,7 @@ impl PartTag {
             }
             _ => return None,
         };
-        Some(Self { tag, size })
+        Some(Self { tag, size }).filter(|part| part.encode() == text)
     }
 }
 
@@ -155,9 +156,14 @@ mod tests {
 
     #[test]
     fn what_is_no_tag_of_a_part_is_none() {
-        for text in ["", "abc", "-5", "pabc", "pabc-", "pabc-x", "yabc-5", "x0-5", "xzz-5", "é-5", "pabc.5", "pabc-+x"]
-        {
+        for text in [
+            "", "abc", "-5", "pabc", "pabc-", "pabc-x", "yabc-5", "x0-5", "xzz-5", "é-5", "pabc.5", "pabc-+x", "pabc-+1",
+            "pabc-01",
+        ] {
             assert_eq!(PartTag::decode(text), None, "{text}");
+        }
+        for text in ["pa b-5", "pa\nb-5", "p\"a\"-5", "qé-5", "x61-5", "x+1-5", "x2261FF22-5", "p\u{85}-5"] {
+            assert_eq!(PartTag::decode(text), None, "it would be written otherwise: {text:?}");
         }
     }
 

@@ -39,6 +39,8 @@ mod conditions;
 mod endpoint;
 mod etag;
 mod failure;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gate;
 mod hosts;
 mod keyring;

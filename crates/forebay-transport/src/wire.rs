@@ -306,7 +306,7 @@ impl ReplyHeader {
     /// The failure that this header and its body are, if they are one.
     #[must_use]
     pub fn failure(&self, body: &[u8]) -> Option<Failure> {
-        self.failure.map(|kind| Failure::new(kind, String::from_utf8_lossy(body)))
+        self.failure.map(|kind| Failure::of_peer(kind, body))
     }
 }
 

@@ -142,6 +142,18 @@ impl Failure {
         Self { kind, message: message.into() }
     }
 
+    /// A failure as a peer tells it. Its sentence may be anything, as that of an origin behind it: control characters are escaped, for
+    /// it goes into logs and to terminals.
+    #[must_use]
+    pub fn of_peer(kind: FailureKind, message: &[u8]) -> Self {
+        let message = String::from_utf8_lossy(message);
+        if !message.contains(char::is_control) {
+            return Self::new(kind, message);
+        }
+        let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+        Self::new(kind, message.chars().map(escape).collect::<String>())
+    }
+
     /// What a program can act on.
     #[must_use]
     pub fn kind(&self) -> FailureKind {
@@ -185,5 +197,13 @@ mod tests {
     fn a_changed_object_is_estale() {
         assert_eq!(FailureKind::VersionChanged.errno(), libc::ESTALE);
         assert!(!FailureKind::VersionChanged.is_transient());
+    }
+
+    #[test]
+    fn a_failure_of_a_peer_controls_no_terminal_and_keeps_its_words() {
+        let told = |message: &[u8]| Failure::of_peer(FailureKind::Internal, message).message().to_owned();
+        let sentence = "größe: \"it\" isn't `there`\\";
+        assert_eq!(told(sentence.as_bytes()), sentence);
+        assert_eq!(told(b"one\ntwo\x1b[2J\xff\xc2\x9b"), "one\\ntwo\\u{1b}[2J\u{fffd}\\u{9b}");
     }
 }

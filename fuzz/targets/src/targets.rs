@@ -3,6 +3,7 @@
 mod access;
 mod audit;
 mod benchmark;
+mod csi;
 mod doctor;
 mod files;
 mod fuse;
@@ -11,8 +12,11 @@ mod handshake;
 mod http;
 mod identity;
 mod messages;
+mod mount;
 mod origin;
+mod rdma;
 mod records;
+mod s3;
 mod settings;
 mod slabs;
 mod staging;
@@ -63,6 +67,9 @@ targets![
     messages::window,
     handshake::window_handshake,
     messages::ucx,
+    rdma::verbs_frames,
+    rdma::verbs_connection,
+    rdma::rdma_admission,
     identity::identities,
     identity::certificates,
     identity::passes,
@@ -71,6 +78,7 @@ targets![
     audit::audit_lines,
     fuse::fuse_requests,
     fuse::fuse_session,
+    mount::fuse_mount,
     handover::handover_state,
     slabs::slab_pages,
     slabs::slab_recovery,
@@ -86,6 +94,10 @@ targets![
     settings::import_alluxio,
     settings::import_juicefs,
     http::rest,
+    s3::s3_gate,
+    s3::s3_names,
+    s3::s3_chunks,
+    csi::csi_volumes,
     origin::s3_answers,
     benchmark::benchmark_records,
     benchmark::fio_output,

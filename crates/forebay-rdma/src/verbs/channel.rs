@@ -111,6 +111,9 @@ pub(crate) struct Channel {
     /// A message of which more is to come, and how long it will be.
     begun: Option<(Incoming, usize)>,
     spare: Vec<u8>,
+    /// The peer has broken the protocol. What it sends until it is gone is not looked at, and gets no credits: frames beyond its credits
+    /// would be given back, without end.
+    is_broken: bool,
 }
 
 impl Channel {
@@ -123,6 +126,7 @@ impl Channel {
             sent: 0,
             begun: None,
             spare: Vec::new(),
+            is_broken: false,
         }
     }
 
@@ -195,8 +199,17 @@ impl Channel {
     /// A frame has come: the message that it completes, if it does.
     ///
     /// # Errors
-    /// How the peer breaks the protocol.
+    /// How the peer breaks the protocol. Once.
     pub(crate) fn received(&mut self, frame: &[u8]) -> Result<Option<Incoming>, FrameError> {
+        if self.is_broken {
+            return Ok(None);
+        }
+        let taken = self.take(frame);
+        self.is_broken = taken.is_err();
+        taken
+    }
+
+    fn take(&mut self, frame: &[u8]) -> Result<Option<Incoming>, FrameError> {
         let (header, piece) = FrameHeader::decode(frame)?;
         self.credits.received(header.kind != Kind::Credits, header.credits)?;
         let (mut message, length) = match (header.kind, self.begun.take()) {
@@ -233,7 +246,7 @@ impl Channel {
 
     /// The receive of a frame that took a credit, or not, is the card's again.
     pub(crate) fn receives_again(&mut self, took_credit: bool) {
-        if took_credit {
+        if took_credit && !self.is_broken {
             self.credits.receives_again();
         }
     }
@@ -360,6 +373,28 @@ mod tests {
         let mut damaged = whole.clone();
         damaged[20] ^= 1;
         assert!(matches!(received(&[frame(Kind::Request, &damaged)]), Err(FrameError::Wire(WireError::Checksum))));
+    }
+
+    #[test]
+    fn who_sends_without_credits_gets_none_for_it() {
+        let mut channel = Channel::new(&OFFER, &OFFER);
+        let header = FrameHeader { kind: Kind::Hello, is_written: false, credits: 0, remote: Remote::default() };
+        let frame = header.encode();
+        let mut received = || {
+            let message = channel.received(&frame);
+            channel.receives_again(takes_credit(&frame));
+            message
+        };
+        (0..OFFER.credits).for_each(|_| assert!(received().is_ok_and(|message| message.is_some())));
+        assert_eq!(received(), Err(FrameError::Overrun));
+        (0..u32::from(u16::MAX) + 1).for_each(|_| assert_eq!(received(), Ok(None)));
+        let (credits, _) = next_frame(&mut channel).unwrap();
+        assert_eq!(FrameHeader::decode(&credits).unwrap().0.credits, OFFER.credits, "those that it had");
+        assert!(next_frame(&mut channel).is_none());
+        let mut short = Channel::new(&OFFER, &OFFER);
+        assert_eq!(short.received(&[]), Err(FrameError::Short(0)));
+        short.receives_again(takes_credit(&[]));
+        assert!(next_frame(&mut short).is_none(), "it took no credit that could be counted");
     }
 
     #[test]

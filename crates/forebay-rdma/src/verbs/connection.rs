@@ -185,7 +185,7 @@ impl Connection {
 }
 
 /// A reply's header, its body, and the payload that came with it.
-fn parts(message: &Incoming) -> Result<(ReplyHeader, Bytes, &[u8]), String> {
+pub(super) fn parts(message: &Incoming) -> Result<(ReplyHeader, Bytes, &[u8]), String> {
     let cut_off = || "a reply's header is cut off".to_owned();
     let first = message.bytes.first_chunk::<HEADER_LEN>().ok_or_else(cut_off)?;
     let header = ReplyHeader::decode(first).map_err(|error| error.to_string())?;

@@ -23,7 +23,7 @@ use crate::targets::Seed;
 const RING_HEAD: usize = 128;
 
 /// A message: which operation, of which inode, and what follows the header. `length` of the header is right.
-fn message(operation: u32, unique: u64, node: u64, extensions: u16, body: &[u8]) -> Vec<u8> {
+pub(super) fn message(operation: u32, unique: u64, node: u64, extensions: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(IN_HEADER + body.len());
     bytes.extend(((IN_HEADER + body.len()) as u32).to_ne_bytes());
     bytes.extend(operation.to_ne_bytes());
@@ -38,7 +38,7 @@ fn message(operation: u32, unique: u64, node: u64, extensions: u16, body: &[u8])
 }
 
 /// Operations and bodies to begin with.
-fn samples() -> Vec<(&'static str, u32, Vec<u8>)> {
+pub(super) fn samples() -> Vec<(&'static str, u32, Vec<u8>)> {
     let numbers = |numbers: &[u64]| numbers.iter().fold(Output::default(), |output, number| output.u64(*number));
     let named = |numbers_before: &[u64], names: &[u8]| numbers(numbers_before).bytes(names).done();
     vec![
@@ -67,7 +67,7 @@ fn samples() -> Vec<(&'static str, u32, Vec<u8>)> {
     ]
 }
 
-fn init_body() -> Vec<u8> {
+pub(super) fn init_body() -> Vec<u8> {
     let wanted = capability::INIT_EXT | capability::MAX_PAGES | capability::ASYNC_READ;
     Output::default().u32(7).u32(42).u32(128 << 10).u32(wanted as u32).bytes([0; 48]).done()
 }

@@ -26,8 +26,8 @@ thread_local! {
 }
 
 /// The one file that there is at first, and what it holds.
-const FILE: &str = "d/file";
-static CONTENT: [u8; 70_000] = {
+pub(super) const FILE: &str = "d/file";
+pub(super) static CONTENT: [u8; 70_000] = {
     let mut content = [0; 70_000];
     let mut at = 0;
     while at < content.len() {
@@ -160,7 +160,7 @@ pub(super) mod worker_requests {
     }
 }
 
-async fn worker(origin: &Arc<FakeOrigin>) -> Worker {
+pub(super) async fn worker(origin: &Arc<FakeOrigin>) -> Worker {
     let store = Store::open(StoreOptions::in_memory(POOL.with(Pool::clone))).await.expect("a store of memory opens");
     let second = Duration::from_secs(1);
     let options = WorkerOptions {
