@@ -20,10 +20,11 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from forebay import _native, _processes
 from forebay._client import Client, Entry
+from forebay._prefetch import Prefetch
 from forebay._ranges import LONG, Ranges
 from forebay._settings import Setting, Settings
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from forebay._client import AnyPath, Target
 
-__all__ = ["AsyncClient", "AsyncFile", "AsyncUpload"]
+__all__ = ["AsyncClient", "AsyncFile", "AsyncPrefetch", "AsyncUpload"]
 
 _Answer = TypeVar("_Answer")
 _Done = Callable[[Any, BaseException | None], object]
@@ -179,6 +180,20 @@ class AsyncClient:
         place = _native_of(path, session)
         return await _answer(lambda done: session.view(place, offset, n, done))
 
+    async def prefetch(
+        self,
+        plan: Iterable[tuple[AnyPath | AsyncFile, int, int]],
+        *,
+        ahead: int = 64 << 20,
+        to: Literal["here", "workers"] = "here",
+    ) -> AsyncPrefetch:
+        """As :meth:`forebay.Client.prefetch`. The plan is taken from on this loop, so it is not to wait for anything."""
+        if to not in ("here", "workers"):
+            raise ValueError(f"to is {to!r}; give \"here\" or \"workers\"")
+        session = await self._live()
+        named = ((_native_of(place, session), offset, n) for place, offset, n in plan)
+        return AsyncPrefetch(Prefetch(self._connected, named, ahead, to))
+
     async def close(self) -> None:
         """As :meth:`forebay.Client.close`."""
         if self._twin is not None:
@@ -227,6 +242,13 @@ class AsyncClient:
     async def _live(self) -> _native.Session:
         session = self._session if self._twin is None else self._twin._session
         return await self._connect() if session is None else session
+
+    def _connected(self) -> _native.Session:
+        """What :meth:`_live` gave, unless it was closed since."""
+        session = self._session if self._twin is None else self._twin._session
+        if session is None:
+            raise ValueError("the client is closed; make another one")
+        return session
 
     async def _connect(self) -> _native.Session:
         if self._twin is not None:
@@ -323,6 +345,56 @@ class AsyncUpload:
             await self.finish()
         else:
             await self.abort()
+
+
+class AsyncPrefetch:
+    """Fetches that are under way. Made by :meth:`AsyncClient.prefetch`; see :class:`forebay.Prefetch`.
+
+    >>> async with await client.prefetch([(path, 0, size) for path, size in order]) as prefetch:
+    ...     for path, size in order:
+    ...         use(await client.read(path, 0, size))
+    ...         prefetch.advance()
+    """
+
+    def __init__(self, prefetch: Prefetch) -> None:
+        self._prefetch = prefetch
+
+    def advance(self, count: int = 1) -> None:
+        """As :meth:`forebay.Prefetch.advance`. It waits for nothing."""
+        self._prefetch.advance(count)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """As :meth:`forebay.Prefetch.wait`."""
+        loop, is_idle = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            # If the loop is closed, nobody waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(is_idle.set)
+
+        if self._prefetch.wait(0):
+            return True
+        with self._prefetch.telling(tell):
+            try:
+                async with asyncio.timeout(timeout):
+                    await is_idle.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    def close(self) -> None:
+        """As :meth:`forebay.Prefetch.close`."""
+        self._prefetch.close()
+
+    async def __aenter__(self) -> Self:
+        """It, to be closed at the end of the block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self.close()
 
 
 def _native_of(place: AnyPath | AsyncFile, session: _native.Session) -> AnyPath | _native.File:
