@@ -37,6 +37,7 @@ from fsspec.utils import stringify_path
 from forebay._client import Client, Upload
 from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, WriteFile, details
 from forebay._ranges import Ranges
+from forebay._room import room_of_loop
 from forebay._settings import Setting, Settings
 from forebay.aio import AsyncClient, AsyncFile
 
@@ -44,6 +45,11 @@ __all__ = ["ForebayFileSystem"]
 
 #: What says that there is nothing of a name, or that it cannot be one.
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENAMETOOLONG})
+
+#: What one file is brought by.
+_PIECE = 4 * AT_ONCE
+#: What all files take together that an event loop brings at once. Some are written while others are read.
+_BRINGING = 4 * _PIECE
 
 #: Clients of file systems, in this process.
 _clients: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
@@ -443,21 +449,23 @@ def _listed(entries: Iterable[dict[str, Any]], detail: bool) -> list[Any]:
 async def _bring(file: AsyncFile, lpath: str, callback: Any) -> None:
     """Make a local file of a version of a file."""
     callback.set_size(file.entry.size)
-    memory = memoryview(bytearray(min(4 * AT_ONCE, file.entry.size)))
-    offset = 0
+    length = min(_PIECE, file.entry.size)
     # A local file that cannot be opened is not ours to remove.
-    with open(lpath, "wb") as local:
-        try:
-            while count := await file.readinto(memory, offset):
-                await asyncio.to_thread(local.write, memory[:count])
-                callback.relative_update(count)
-                offset += count
-            local.flush()
-        except BaseException:
-            # Nobody is to take a part for the whole.
-            with contextlib.suppress(OSError):
-                os.unlink(lpath)
-            raise
+    async with room_of_loop(_BRINGING).taken(length):
+        with open(lpath, "wb") as local:
+            memory = memoryview(bytearray(length))
+            offset = 0
+            try:
+                while count := await file.readinto(memory, offset):
+                    await asyncio.to_thread(local.write, memory[:count])
+                    callback.relative_update(count)
+                    offset += count
+                local.flush()
+            except BaseException:
+                # Nobody is to take a part for the whole.
+                with contextlib.suppress(OSError):
+                    os.unlink(lpath)
+                raise
 
 
 async def _once(value: Any) -> AsyncIterator[Any]:
