@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 import forebay
+import numpy
 import pytest
 
-from .conftest import SMALL, SOON, HungWorker, in_fork
+from .conftest import SMALL, SOON, HungWorker, content, in_fork
 
 
 def test_a_forked_child_reads_through_connections_of_its_own(client: forebay.Client, origin: Path) -> None:
@@ -36,6 +37,31 @@ def test_a_view_raises_in_a_forked_child_and_stays_the_parents(client: forebay.C
     assert in_fork(lambda: len(view)).startswith("BufferError")
     assert in_fork(lambda: view) == "<forebay.View of the parent process>"
     assert bytes(view) == b"what"
+
+
+def test_an_array_made_of_a_view_keeps_its_bytes_in_a_forked_child(tmp_path: Path) -> None:
+    size, count = 1 << 20, 40
+    for number in range(count):
+        (tmp_path / str(number)).write_bytes(content(number, size))
+    with forebay.Client(up=tmp_path, worker_memory_size="32MiB", worker_memory_prewarm=False) as client:
+        client.read("/0")
+        view = client.view("/0", 0, size)
+        assert not view.is_copy
+        array = numpy.frombuffer(view, numpy.uint8)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            # By now the parent has other bytes where these were.
+            os.read(reader, 1)
+            os._exit(0 if array.tobytes() == content(0, size) else 1)
+        os.close(reader)
+        del view, array
+        for _ in range(2):
+            for number in range(1, count):
+                assert client.read(f"/{number}") == content(number, size)
+        os.write(writer, b".")
+        os.close(writer)
+        assert os.waitpid(child, 0) == (child, 0)
 
 
 def test_a_fork_beside_threads_that_read_costs_neither_an_error(client: forebay.Client, origin: Path) -> None:
