@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from forebay import _native, _processes
-from forebay._client import Client, Entry
+from forebay._client import Client
+from forebay._entry import Entry, checked_depth
 from forebay._prefetch import Prefetch
 from forebay._ranges import LONG, Ranges
 from forebay._settings import Setting, Settings
@@ -82,9 +83,16 @@ class AsyncClient:
         session = await self._live()
         return [Entry._make(fields) for fields in await _answer(lambda done: session.listing(path, done))]
 
-    async def find(self, path: AnyPath = "/", *, dirs: bool = False) -> AsyncIterator[Entry]:
+    async def find(
+        self,
+        path: AnyPath = "/",
+        *,
+        dirs: bool = False,
+        maxdepth: int | None = None,
+        prefix: AnyPath | None = None,
+    ) -> AsyncIterator[Entry]:
         """As :meth:`forebay.Client.find`."""
-        walk = (await self._live()).walk(path)
+        walk = (await self._live()).walk(path, checked_depth(maxdepth), prefix)
         while (page := await _answer(walk.next_page)) is not None:
             for entry in map(Entry._make, page):
                 if dirs or entry.is_file:

@@ -194,27 +194,30 @@ class ForebayFileSystem(AsyncFileSystem):
         **kwargs: Any,
     ) -> Any:
         path = self._strip_protocol(path)
+        start = path.rstrip("/") + "/" + prefix if prefix else ""
         if maxdepth is None:
-            found = await self._walked(path, withdirs)
+            found = await self._walked(path, withdirs, start)
         else:
-            found = await self._levels(path, withdirs, maxdepth, **kwargs)
+            found = await self._levels(path, withdirs, maxdepth, start, **kwargs)
         if prefix:
-            start = path.rstrip("/") + "/" + prefix
             found = {name: info for name, info in found.items() if name.startswith(start)}
         return found if detail else list(found)
 
-    async def _walked(self, path: str, withdirs: bool) -> dict[str, Any]:
-        """All that is below a path, by name; a directory is itself among it."""
+    async def _walked(self, path: str, withdirs: bool, start: str) -> dict[str, Any]:
+        """All that is below a path and begins so, by name; a directory is itself among it, however it begins."""
         found = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if withdirs and path != self.root_marker:
                 found[path] = await self._info(path)
-            async for entry in self._beside.find(path, dirs=withdirs):
+            async for entry in self._beside.find(path, dirs=withdirs, prefix=start):
                 found[entry.path] = details(entry)
         return dict(sorted(found.items()))
 
-    async def _levels(self, path: str, withdirs: bool, depth: int, **kwargs: Any) -> dict[str, Any]:
-        """The same of so many levels. What cannot be listed is an error, and not the end of a tree, as fsspec's own walk would have it."""
+    async def _levels(self, path: str, withdirs: bool, depth: int, start: str, **kwargs: Any) -> dict[str, Any]:
+        """The same of so many levels, of each of which many directories are listed at once.
+
+        What cannot be listed is an error, and not the end of a tree, as fsspec's own walk would have it.
+        """
         if depth < 1:
             raise ValueError("maxdepth must be at least 1")
         found: dict[str, Any] = {}
@@ -235,7 +238,8 @@ class ForebayFileSystem(AsyncFileSystem):
                 if isinstance(listing, BaseException):
                     raise listing
                 infos: list[dict[str, Any]] = listing or []
-                directories += [info["name"] for info in infos if info["type"] == "directory"]
+                below = (info["name"] for info in infos if info["type"] == "directory")
+                directories += [name for name in below if name.startswith(start) or start.startswith(name + "/")]
                 found |= {info["name"]: info for info in infos if withdirs or info["type"] != "directory"}
         return dict(sorted(found.items()))
 

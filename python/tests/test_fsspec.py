@@ -322,6 +322,26 @@ def test_what_was_replaced_since_is_what_is_brought_and_added_to(origin: Path, t
     fs.client.close()
 
 
+@pytest.mark.parametrize("maxdepth", [None, 2])
+def test_a_walk_lists_only_what_may_have_the_prefix(fs: Any, origin: Path, maxdepth: int | None) -> None:
+    (origin / "other").mkdir()
+    (origin / "other" / "00").write_bytes(b"")
+    assert fs.find("/", maxdepth=maxdepth, prefix="tree/1") == [f"/tree/{number}" for number in range(10, 20)]
+    assert fs.find("/tree", maxdepth=maxdepth, prefix="de", withdirs=True)[:1] == ["/tree/deep"]
+    assert fs.find("/", maxdepth=maxdepth, prefix="nothing") == []
+    # A directory that is not on the way could not be listed.
+    listed: list[str] = []
+    ls = fs._ls
+
+    async def noted(path: str, **kwargs: Any) -> Any:
+        listed.append(path)
+        return await ls(path, **kwargs)
+
+    fs._ls = noted
+    fs.find("/", maxdepth=2, prefix="tree/1")
+    assert listed == ["/", "/tree"]
+
+
 def test_a_batch_of_files_is_brought_in_bounded_memory(
     fs: Any, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

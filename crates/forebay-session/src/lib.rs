@@ -38,4 +38,4 @@ pub use forebay_client::{FetchTo, OpenFile};
 pub use session::{Place, Range, Read, Session};
 pub use settings::Settings;
 pub use view::View;
-pub use walk::{Entry, Walk};
+pub use walk::{Entry, Walk, Within};

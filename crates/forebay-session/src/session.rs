@@ -22,7 +22,7 @@ use crate::node_thread::NodeThread;
 use crate::settings::{Checked, Settings};
 use crate::upload::Writing;
 use crate::view::{self, CopyBuffer, View, ViewBudget};
-use crate::walk::{Entry, Listing, Walk};
+use crate::walk::{Entry, Listing, Walk, Within};
 
 /// Reads of one batch that wait at once.
 const READS_AT_ONCE: usize = 256;
@@ -148,12 +148,12 @@ impl Session {
         Ok(found)
     }
 
-    /// Everything below `path`, in pages: directories before what is in them. Of a file, itself.
+    /// What is below `path` and within that, in pages: directories before what is in them. Of a file, itself.
     ///
     /// # Errors
     /// For a path that is none.
-    pub fn walk(&self, path: &[u8]) -> Result<Walk, Error> {
-        Ok(Walk::new(self.client.clone(), path_of(path)?))
+    pub fn walk(&self, path: &[u8], within: Within) -> Result<Walk, Error> {
+        Ok(Walk::new(self.client.clone(), path_of(path)?, within))
     }
 
     /// Opens the file that is at `path` now: reads of the handle are of this version or fail with ESTALE.
