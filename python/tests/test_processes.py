@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -47,7 +48,7 @@ def test_an_array_made_of_a_view_keeps_its_bytes_in_a_forked_child(tmp_path: Pat
         client.read("/0")
         view = client.view("/0", 0, size)
         assert not view.is_copy
-        array = numpy.frombuffer(view, numpy.uint8)
+        array = numpy.frombuffer(memoryview(view), numpy.uint8)
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -179,6 +180,73 @@ def test_a_signal_handler_may_read_while_its_thread_waits(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert found == [(origin / "large").read_bytes()]
+
+
+def test_a_signal_handler_reads_though_the_interrupted_read_holds_all_that_may_be_on_its_way(origin: Path) -> None:
+    size, count = 192 << 20, 40
+    with (origin / "huge").open("wb") as file:
+        file.truncate(size)
+    for number in range(count):
+        (origin / f"other{number}").write_bytes(content(number, 100_000))
+    found: list[bool] = []
+
+    def read(number: int) -> None:
+        found.append(client.read(f"/other{number}") == content(number, 100_000))
+
+    def handle(*_: object) -> None:
+        if (number := len(found)) < count - 1:
+            # Of its own thread, and of one that it waits for.
+            read(number)
+            thread = threading.Thread(target=read, args=[number + 1])
+            thread.start()
+            thread.join()
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with forebay.Client(up=origin, **SMALL) as client:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            buffer = bytearray(size)
+            assert client.read_into([("/huge", 0, buffer)]) == [size]
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert not any(buffer)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert found and all(found)
+
+
+def test_a_call_whose_handler_forks_ends_in_the_child_and_goes_on_in_the_parent(hung_worker: HungWorker) -> None:
+    child = -1
+
+    def handle(*_: object) -> None:
+        nonlocal child
+        child = os.fork()
+        if child:
+            raise Enough
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with forebay.Client(workers=hung_worker.address, network_shared_memory="off") as client:
+
+            def interrupt() -> None:
+                hung_worker.is_asked.wait(SOON)
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+            threading.Thread(target=interrupt).start()
+            try:
+                client.stat("/file")
+            except Enough:
+                pass
+            except BaseException as error:
+                if child == 0:
+                    os._exit(0 if isinstance(error, OSError) and error.errno == errno.ESTALE else 1)
+                raise
+            if child == 0:
+                os._exit(2)
+            assert os.waitpid(child, 0) == (child, 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_other_threads_run_while_one_waits(hung_worker: HungWorker) -> None:
