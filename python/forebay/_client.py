@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from forebay import _native, _processes
+from forebay import _logging, _native, _processes
 from forebay._entry import Entry, checked_depth
 from forebay._prefetch import Prefetch
 from forebay._ranges import LONG, Ranges
@@ -278,6 +278,7 @@ class Client:
             if self._is_closed:
                 raise ValueError("the client is closed; make another one")
             if self._session is None:
+                _logging.begin()
                 session = _native.Session.start(*self._settings)
                 self.windows_dir = session.windows_dir
                 self._session = session

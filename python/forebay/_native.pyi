@@ -16,10 +16,14 @@ _Path: TypeAlias = str | bytes | PathLike[str]
 _Place: TypeAlias = _Path | File | _File
 _Target: TypeAlias = WriteableBuffer | tuple[int, int]
 _Fields: TypeAlias = tuple[str, bool, int, int, str | None, str | None, bool]
+# How bad it is, the module, what it says, seconds since 1970, and file and line of the code.
+LogRow: TypeAlias = tuple[int, str, str, float, str | None, int | None]
 # Is called once, by a thread of its own, with an answer or an exception, unless the call returned the answer.
 _Done: TypeAlias = Callable[[Any, BaseException | None], object]
 
 def after_fork_in_child(windows_dirs: Sequence[Path], /) -> None: ...
+def log_start(wanted: int, /) -> None: ...
+def log_take() -> tuple[list[LogRow], int]: ...
 @final
 class Operation:
     def cancel(self) -> None: ...

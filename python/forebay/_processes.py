@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 from typing import Protocol
 
-from forebay import _native
+from forebay import _logging, _native
 
 
 class OfProcess(Protocol):
@@ -36,6 +36,7 @@ def register(client: OfProcess) -> None:
 def _after_fork_in_child() -> None:
     clients = list(_all)
     directories = {client.windows_dir for client in clients if client.windows_dir is not None}
+    _logging.forget()
     for client in clients:
         client.forget()
     _native.after_fork_in_child(list(directories))
@@ -46,6 +47,7 @@ def _at_exit() -> None:
         # Nobody is there any more to be told.
         with contextlib.suppress(Exception):
             client.end()
+    _logging.end()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from forebay import _native, _processes
+from forebay import _logging, _native, _processes
 from forebay._client import Client
 from forebay._entry import Entry, checked_depth
 from forebay._prefetch import Prefetch
@@ -265,6 +265,7 @@ class AsyncClient:
             if self._is_closed:
                 raise ValueError("the client is closed; make another one")
             if self._session is None:
+                _logging.begin()
                 session = await _answer(lambda done: _native.Session.start(*self._settings, done))
                 self.windows_dir = session.windows_dir
                 self._session = session

@@ -5,7 +5,8 @@
 //! * `writer.rs`: a file that is being written;
 //! * `buffers.rs`: memory of Python objects, and of whoever has an address;
 //! * `view.rs`, `dlpack.rs`: bytes of the cache as a buffer and as a tensor;
-//! * `values.rs`, `errors.rs`: paths, entries and exceptions.
+//! * `values.rs`, `errors.rs`: paths, entries and exceptions;
+//! * `log.rs`: what happens, for the thread that hands it to Python's `logging`.
 //!
 //! The classes here are for the Python code in `forebay/` alone, which is the API.
 
@@ -16,6 +17,7 @@ mod calling;
 mod dlpack;
 mod errors;
 mod file;
+mod log;
 mod operation;
 mod session;
 mod values;
@@ -43,5 +45,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<view::View>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_start, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_take, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }
