@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -69,7 +68,6 @@ class Client:
         self._session: _native.Session | None = None
         self._connecting = threading.Lock()
         self._is_closed = False
-        self.windows_dir: Path | None = None
         _processes.register(self)
 
     def stat(self, path: AnyPath, *, revalidate: bool = False) -> Entry:
@@ -249,7 +247,6 @@ class Client:
         # Another thread of the parent may have held the lock.
         self._connecting = threading.Lock()
         self._session = None
-        self.windows_dir = None
 
     def __enter__(self) -> Self:
         """The client, to be closed at the end of the block."""
@@ -280,7 +277,6 @@ class Client:
             if self._session is None:
                 _logging.begin()
                 session = _native.Session.start(*self._settings)
-                self.windows_dir = session.windows_dir
                 self._session = session
             return self._session
 

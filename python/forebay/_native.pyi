@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final, SupportsIndex, TypeAlias, final, overload
 
 from _typeshed import ReadableBuffer, WriteableBuffer
@@ -21,7 +20,7 @@ LogRow: TypeAlias = tuple[int, str, str, float, str | None, int | None]
 # Is called once, by a thread of its own, with an answer or an exception, unless the call returned the answer.
 _Done: TypeAlias = Callable[[Any, BaseException | None], object]
 
-def after_fork_in_child(windows_dirs: Sequence[Path], /) -> None: ...
+def after_fork_in_child() -> None: ...
 def log_start(wanted: int, /) -> None: ...
 def log_take() -> tuple[list[LogRow], int]: ...
 @final
@@ -75,8 +74,6 @@ class Session:
         settings: Sequence[tuple[str, str]],
         done: _Done,
     ) -> Session | Operation: ...
-    @property
-    def windows_dir(self) -> Path | None: ...
     @overload
     def stat(self, path: _Path, revalidate: bool) -> _Fields: ...
     @overload

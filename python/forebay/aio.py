@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -70,7 +69,6 @@ class AsyncClient:
         self._session: _native.Session | None = None
         self._connecting = asyncio.Lock()
         self._is_closed = False
-        self.windows_dir: Path | None = None
         _processes.register(self)
 
     async def stat(self, path: AnyPath, *, revalidate: bool = False) -> Entry:
@@ -217,7 +215,6 @@ class AsyncClient:
         """Used after a fork, in the child."""
         self._connecting = asyncio.Lock()
         self._session = None
-        self.windows_dir = None
 
     def end(self) -> None:
         """Used at the end of the interpreter, when no loop runs."""
@@ -267,7 +264,6 @@ class AsyncClient:
             if self._session is None:
                 _logging.begin()
                 session = await _answer(lambda done: _native.Session.start(*self._settings, done))
-                self.windows_dir = session.windows_dir
                 self._session = session
             return self._session
 

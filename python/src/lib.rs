@@ -24,14 +24,12 @@ mod values;
 mod view;
 mod writer;
 
-use std::path::PathBuf;
-
 use pyo3::prelude::*;
 
-/// In a forked child: lets go of what would tell workers that its parent still reads.
+/// In a forked child: its random numbers are no longer its parent's.
 #[pyfunction]
-fn after_fork_in_child(windows_dirs: Vec<PathBuf>) {
-    forebay_session::fork::close_inherited(&windows_dirs);
+fn after_fork_in_child() {
+    forebay_session::fork::renew_random_numbers();
 }
 
 /// The module.

@@ -98,12 +98,6 @@ impl Session {
         })
     }
 
-    /// Where the sockets are that a forked child closes.
-    #[getter]
-    fn windows_dir(&self) -> PyResult<Option<PathBuf>> {
-        Ok(self.get()?.windows_dir().map(Into::into))
-    }
-
     /// The fields of an entry.
     #[pyo3(signature = (path, revalidate, done=None))]
     fn stat(
