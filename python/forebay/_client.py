@@ -7,11 +7,11 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from forebay import _native, _processes
+from forebay import _logging, _native, _processes
+from forebay._entry import Entry, checked_depth
 from forebay._prefetch import Prefetch
 from forebay._ranges import LONG, Ranges
 from forebay._settings import Setting, Settings
@@ -23,35 +23,6 @@ if TYPE_CHECKING:
     AnyPath = str | bytes | os.PathLike[str]
     #: Memory to read into: a writable, contiguous buffer, or an address and a length in bytes.
     Target = WriteableBuffer | tuple[int, int]
-
-
-class Entry(NamedTuple):
-    """A name and what it is."""
-
-    #: Its path in the namespace.
-    path: str
-    #: Whether it is a file; otherwise it is a directory.
-    is_file: bool
-    #: Bytes; 0 for a directory.
-    size: int
-    #: Last modification, nanoseconds since 1970; 0 where the origin knows none.
-    modified_ns: int
-    #: The entity tag that the origin gave it, quotes included.
-    etag: str | None
-    #: A name of this version of the file: it changes whenever the object is replaced.
-    version: str | None
-    #: Whether the namespace takes changes here.
-    writable: bool
-
-    @property
-    def is_dir(self) -> bool:
-        """Whether it is a directory."""
-        return not self.is_file
-
-    @property
-    def name(self) -> str:
-        """The last part of the path; empty for the root."""
-        return self.path.rpartition("/")[2]
 
 
 class Client:
@@ -97,7 +68,6 @@ class Client:
         self._session: _native.Session | None = None
         self._connecting = threading.Lock()
         self._is_closed = False
-        self.windows_dir: Path | None = None
         _processes.register(self)
 
     def stat(self, path: AnyPath, *, revalidate: bool = False) -> Entry:
@@ -115,13 +85,22 @@ class Client:
         """
         return [Entry._make(fields) for fields in self._live().listing(path)]
 
-    def find(self, path: AnyPath = "/", *, dirs: bool = False) -> Iterator[Entry]:
+    def find(
+        self,
+        path: AnyPath = "/",
+        *,
+        dirs: bool = False,
+        maxdepth: int | None = None,
+        prefix: AnyPath | None = None,
+    ) -> Iterator[Entry]:
         """All files below ``path``, with bounded memory; of a file, itself.
 
         :param dirs: directories, too, each before what is in it.
+        :param maxdepth: no more levels than these: 1 is what is in ``path`` itself.
+        :param prefix: only those whose whole path begins so, such as ``/logs/2026-``. Directories that cannot have any are not listed.
         :raises FileNotFoundError: if there is no such name.
         """
-        walk = self._live().walk(path)
+        walk = self._live().walk(path, checked_depth(maxdepth), prefix)
         while (page := walk.next_page()) is not None:
             for entry in map(Entry._make, page):
                 if dirs or entry.is_file:
@@ -268,7 +247,6 @@ class Client:
         # Another thread of the parent may have held the lock.
         self._connecting = threading.Lock()
         self._session = None
-        self.windows_dir = None
 
     def __enter__(self) -> Self:
         """The client, to be closed at the end of the block."""
@@ -297,8 +275,8 @@ class Client:
             if self._is_closed:
                 raise ValueError("the client is closed; make another one")
             if self._session is None:
+                _logging.begin()
                 session = _native.Session.start(*self._settings)
-                self.windows_dir = session.windows_dir
                 self._session = session
             return self._session
 

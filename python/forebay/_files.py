@@ -15,7 +15,8 @@ from fsspec.spec import AbstractBufferedFile
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-    from forebay._client import Entry, File, Upload
+    from forebay._client import File, Upload
+    from forebay._entry import Entry
     from forebay.aio import AsyncFile, AsyncUpload
     from forebay.fs import ForebayFileSystem
 

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     #: A file or its path, where in it, and how many bytes.
     Range = tuple[AnyPath | File, int, int]
+    #: The same as the native module has it, too.
+    Planned = tuple[AnyPath | File | _native.File, int, int]
 
 _Item = TypeVar("_Item")
 
@@ -86,14 +88,16 @@ class Prefetch:
     def __init__(
         self,
         session: Callable[[], _native.Session],
-        plan: Iterable[Range],
+        plan: Iterable[Planned],
         ahead: int,
         to: str,
     ) -> None:
         self._session = session
         self._to = to
-        self._window: Window[Range] = Window(plan, lambda wanted: wanted[2], ahead)
+        self._window: Window[Planned] = Window(plan, lambda wanted: wanted[2], ahead)
         self._under_way: set[_native.Operation] = set()
+        #: To be called once nothing is under way, by whichever thread learns of it.
+        self._when_idle: set[Callable[[], object]] = set()
         self._lock = threading.Lock()
         self._is_idle = threading.Condition(self._lock)
         self._is_closed = False
@@ -115,6 +119,24 @@ class Prefetch:
         with self._is_idle:
             return self._is_idle.wait_for(lambda: not self._under_way, timeout)
 
+    @contextlib.contextmanager
+    def telling(self, tell: Callable[[], object]) -> Generator[None, None, None]:
+        """As long as it lasts: ``tell`` is called when nothing is under way, by any thread; at once if that is so now."""
+        if self._is_inherited():
+            tell()
+            yield
+            return
+        with self._lock:
+            self._when_idle.add(tell)
+            is_idle = not self._under_way
+        if is_idle:
+            tell()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._when_idle.discard(tell)
+
     def close(self) -> None:
         """Give up what is under way."""
         if self._is_inherited():
@@ -123,6 +145,9 @@ class Prefetch:
             self._is_closed = True
             under_way, self._under_way = self._under_way, set()
             self._is_idle.notify_all()
+            told = list(self._when_idle)
+        for tell in told:
+            tell()
         for operation in under_way:
             operation.cancel()
 
@@ -168,6 +193,9 @@ class Prefetch:
         with self._lock:
             self._under_way.discard(operation)
             self._is_idle.notify_all()
+            told = [] if self._under_way else list(self._when_idle)
+        for tell in told:
+            tell()
 
 
 class _Told:

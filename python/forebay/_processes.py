@@ -6,17 +6,13 @@ import atexit
 import contextlib
 import os
 import weakref
-from pathlib import Path
 from typing import Protocol
 
-from forebay import _native
+from forebay import _logging, _native
 
 
 class OfProcess(Protocol):
     """What has connections, which are those of one process."""
-
-    #: Where the sockets are that a forked child closes.
-    windows_dir: Path | None
 
     def forget(self) -> None:
         """In a forked child: leave what is the parent's alone. The next call connects anew."""
@@ -34,11 +30,10 @@ def register(client: OfProcess) -> None:
 
 
 def _after_fork_in_child() -> None:
-    clients = list(_all)
-    directories = {client.windows_dir for client in clients if client.windows_dir is not None}
-    for client in clients:
+    _logging.forget()
+    for client in list(_all):
         client.forget()
-    _native.after_fork_in_child(list(directories))
+    _native.after_fork_in_child()
 
 
 def _at_exit() -> None:
@@ -46,6 +41,7 @@ def _at_exit() -> None:
         # Nobody is there any more to be told.
         with contextlib.suppress(Exception):
             client.end()
+    _logging.end()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

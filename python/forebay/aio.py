@@ -18,12 +18,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from forebay import _native, _processes
-from forebay._client import Client, Entry
+from forebay import _logging, _native, _processes
+from forebay._client import Client
+from forebay._entry import Entry, checked_depth
+from forebay._prefetch import Prefetch
 from forebay._ranges import LONG, Ranges
 from forebay._settings import Setting, Settings
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from forebay._client import AnyPath, Target
 
-__all__ = ["AsyncClient", "AsyncFile", "AsyncUpload"]
+__all__ = ["AsyncClient", "AsyncFile", "AsyncPrefetch", "AsyncUpload"]
 
 _Answer = TypeVar("_Answer")
 _Done = Callable[[Any, BaseException | None], object]
@@ -68,7 +69,6 @@ class AsyncClient:
         self._session: _native.Session | None = None
         self._connecting = asyncio.Lock()
         self._is_closed = False
-        self.windows_dir: Path | None = None
         _processes.register(self)
 
     async def stat(self, path: AnyPath, *, revalidate: bool = False) -> Entry:
@@ -81,9 +81,16 @@ class AsyncClient:
         session = await self._live()
         return [Entry._make(fields) for fields in await _answer(lambda done: session.listing(path, done))]
 
-    async def find(self, path: AnyPath = "/", *, dirs: bool = False) -> AsyncIterator[Entry]:
+    async def find(
+        self,
+        path: AnyPath = "/",
+        *,
+        dirs: bool = False,
+        maxdepth: int | None = None,
+        prefix: AnyPath | None = None,
+    ) -> AsyncIterator[Entry]:
         """As :meth:`forebay.Client.find`."""
-        walk = (await self._live()).walk(path)
+        walk = (await self._live()).walk(path, checked_depth(maxdepth), prefix)
         while (page := await _answer(walk.next_page)) is not None:
             for entry in map(Entry._make, page):
                 if dirs or entry.is_file:
@@ -179,6 +186,20 @@ class AsyncClient:
         place = _native_of(path, session)
         return await _answer(lambda done: session.view(place, offset, n, done))
 
+    async def prefetch(
+        self,
+        plan: Iterable[tuple[AnyPath | AsyncFile, int, int]],
+        *,
+        ahead: int = 64 << 20,
+        to: Literal["here", "workers"] = "here",
+    ) -> AsyncPrefetch:
+        """As :meth:`forebay.Client.prefetch`. The plan is taken from on this loop, so it is not to wait for anything."""
+        if to not in ("here", "workers"):
+            raise ValueError(f"to is {to!r}; give \"here\" or \"workers\"")
+        session = await self._live()
+        named = ((_native_of(place, session), offset, n) for place, offset, n in plan)
+        return AsyncPrefetch(Prefetch(self._connected, named, ahead, to))
+
     async def close(self) -> None:
         """As :meth:`forebay.Client.close`."""
         if self._twin is not None:
@@ -194,7 +215,6 @@ class AsyncClient:
         """Used after a fork, in the child."""
         self._connecting = asyncio.Lock()
         self._session = None
-        self.windows_dir = None
 
     def end(self) -> None:
         """Used at the end of the interpreter, when no loop runs."""
@@ -228,6 +248,13 @@ class AsyncClient:
         session = self._session if self._twin is None else self._twin._session
         return await self._connect() if session is None else session
 
+    def _connected(self) -> _native.Session:
+        """What :meth:`_live` gave, unless it was closed since."""
+        session = self._session if self._twin is None else self._twin._session
+        if session is None:
+            raise ValueError("the client is closed; make another one")
+        return session
+
     async def _connect(self) -> _native.Session:
         if self._twin is not None:
             return await asyncio.to_thread(self._twin._live)
@@ -235,8 +262,8 @@ class AsyncClient:
             if self._is_closed:
                 raise ValueError("the client is closed; make another one")
             if self._session is None:
+                _logging.begin()
                 session = await _answer(lambda done: _native.Session.start(*self._settings, done))
-                self.windows_dir = session.windows_dir
                 self._session = session
             return self._session
 
@@ -323,6 +350,56 @@ class AsyncUpload:
             await self.finish()
         else:
             await self.abort()
+
+
+class AsyncPrefetch:
+    """Fetches that are under way. Made by :meth:`AsyncClient.prefetch`; see :class:`forebay.Prefetch`.
+
+    >>> async with await client.prefetch([(path, 0, size) for path, size in order]) as prefetch:
+    ...     for path, size in order:
+    ...         use(await client.read(path, 0, size))
+    ...         prefetch.advance()
+    """
+
+    def __init__(self, prefetch: Prefetch) -> None:
+        self._prefetch = prefetch
+
+    def advance(self, count: int = 1) -> None:
+        """As :meth:`forebay.Prefetch.advance`. It waits for nothing."""
+        self._prefetch.advance(count)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """As :meth:`forebay.Prefetch.wait`."""
+        loop, is_idle = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            # If the loop is closed, nobody waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(is_idle.set)
+
+        if self._prefetch.wait(0):
+            return True
+        with self._prefetch.telling(tell):
+            try:
+                async with asyncio.timeout(timeout):
+                    await is_idle.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    def close(self) -> None:
+        """As :meth:`forebay.Prefetch.close`."""
+        self._prefetch.close()
+
+    async def __aenter__(self) -> Self:
+        """It, to be closed at the end of the block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self.close()
 
 
 def _native_of(place: AnyPath | AsyncFile, session: _native.Session) -> AnyPath | _native.File:

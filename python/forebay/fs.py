@@ -37,6 +37,7 @@ from fsspec.utils import stringify_path
 from forebay._client import Client, Upload
 from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, WriteFile, details
 from forebay._ranges import Ranges
+from forebay._room import room_of_loop
 from forebay._settings import Setting, Settings
 from forebay.aio import AsyncClient, AsyncFile
 
@@ -44,6 +45,11 @@ __all__ = ["ForebayFileSystem"]
 
 #: What says that there is nothing of a name, or that it cannot be one.
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENAMETOOLONG})
+
+#: What one file is brought by.
+_PIECE = 4 * AT_ONCE
+#: What all files take together that an event loop brings at once. Some are written while others are read.
+_BRINGING = 4 * _PIECE
 
 #: Clients of file systems, in this process.
 _clients: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
@@ -191,27 +197,30 @@ class ForebayFileSystem(AsyncFileSystem):
         **kwargs: Any,
     ) -> Any:
         path = self._strip_protocol(path)
+        start = path.rstrip("/") + "/" + prefix if prefix else ""
         if maxdepth is None:
-            found = await self._walked(path, withdirs)
+            found = await self._walked(path, withdirs, start)
         else:
-            found = await self._levels(path, withdirs, maxdepth, **kwargs)
+            found = await self._levels(path, withdirs, maxdepth, start, **kwargs)
         if prefix:
-            start = path.rstrip("/") + "/" + prefix
             found = {name: info for name, info in found.items() if name.startswith(start)}
         return found if detail else list(found)
 
-    async def _walked(self, path: str, withdirs: bool) -> dict[str, Any]:
-        """All that is below a path, by name; a directory is itself among it."""
+    async def _walked(self, path: str, withdirs: bool, start: str) -> dict[str, Any]:
+        """All that is below a path and begins so, by name; a directory is itself among it, however it begins."""
         found = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if withdirs and path != self.root_marker:
                 found[path] = await self._info(path)
-            async for entry in self._beside.find(path, dirs=withdirs):
+            async for entry in self._beside.find(path, dirs=withdirs, prefix=start):
                 found[entry.path] = details(entry)
         return dict(sorted(found.items()))
 
-    async def _levels(self, path: str, withdirs: bool, depth: int, **kwargs: Any) -> dict[str, Any]:
-        """The same of so many levels. What cannot be listed is an error, and not the end of a tree, as fsspec's own walk would have it."""
+    async def _levels(self, path: str, withdirs: bool, depth: int, start: str, **kwargs: Any) -> dict[str, Any]:
+        """The same of so many levels, of each of which many directories are listed at once.
+
+        What cannot be listed is an error, and not the end of a tree, as fsspec's own walk would have it.
+        """
         if depth < 1:
             raise ValueError("maxdepth must be at least 1")
         found: dict[str, Any] = {}
@@ -232,7 +241,8 @@ class ForebayFileSystem(AsyncFileSystem):
                 if isinstance(listing, BaseException):
                     raise listing
                 infos: list[dict[str, Any]] = listing or []
-                directories += [info["name"] for info in infos if info["type"] == "directory"]
+                below = (info["name"] for info in infos if info["type"] == "directory")
+                directories += [name for name in below if name.startswith(start) or start.startswith(name + "/")]
                 found |= {info["name"]: info for info in infos if withdirs or info["type"] != "directory"}
         return dict(sorted(found.items()))
 
@@ -446,21 +456,23 @@ def _listed(entries: Iterable[dict[str, Any]], detail: bool) -> list[Any]:
 async def _bring(file: AsyncFile, lpath: str, callback: Any) -> None:
     """Make a local file of a version of a file."""
     callback.set_size(file.entry.size)
-    memory = memoryview(bytearray(min(4 * AT_ONCE, file.entry.size)))
-    offset = 0
+    length = min(_PIECE, file.entry.size)
     # A local file that cannot be opened is not ours to remove.
-    with open(lpath, "wb") as local:
-        try:
-            while count := await file.readinto(memory, offset):
-                await asyncio.to_thread(local.write, memory[:count])
-                callback.relative_update(count)
-                offset += count
-            local.flush()
-        except BaseException:
-            # Nobody is to take a part for the whole.
-            with contextlib.suppress(OSError):
-                os.unlink(lpath)
-            raise
+    async with room_of_loop(_BRINGING).taken(length):
+        with open(lpath, "wb") as local:
+            memory = memoryview(bytearray(length))
+            offset = 0
+            try:
+                while count := await file.readinto(memory, offset):
+                    await asyncio.to_thread(local.write, memory[:count])
+                    callback.relative_update(count)
+                    offset += count
+                local.flush()
+            except BaseException:
+                # Nobody is to take a part for the whole.
+                with contextlib.suppress(OSError):
+                    os.unlink(lpath)
+                raise
 
 
 async def _once(value: Any) -> AsyncIterator[Any]:

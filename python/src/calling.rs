@@ -2,19 +2,22 @@
 //!
 //! Its work is polled once where it was called, without the GIL: that is enough whenever the answer is in memory of this process. What
 //! has to wait does so on the calling thread, which asks for signals now and then, so that Ctrl-C ends it; or, for asyncio, as an
-//! [`Operation`] that tells of its end. Work that is given up is dropped, and what it wrote to is nobody's concern from then on.
+//! [`Operation`] that tells of its end. Work that is not done when a thread first asks for signals becomes a task of the runtime, which
+//! goes on whatever a handler does. Work that is given up is dropped, and what it wrote to is nobody's concern from then on.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay_locks::Mutex;
 use forebay_session::Error;
+use forebay_session::fork::generation;
 use forebay_session::runtime::runtime;
 use pyo3::prelude::*;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use crate::buffers::Held;
 use crate::errors::raised;
@@ -52,22 +55,45 @@ pub(crate) fn call<T: Send + 'static>(
 ///
 /// # Errors
 /// What a signal's handler raised meanwhile, such as `KeyboardInterrupt`; `work` was dropped then.
-fn wait<T: Send>(py: Python<'_>, runtime: &'static Runtime, work: impl Future<Output = T> + Send) -> PyResult<T> {
+fn wait<T: Send + 'static>(
+    py: Python<'_>,
+    runtime: &'static Runtime,
+    work: impl Future<Output = T> + Send + 'static,
+) -> PyResult<T> {
     py.detach(|| -> PyResult<T> {
-        let mut work = pin!(work);
+        let mut work = Box::pin(work);
         if let Poll::Ready(answer) = poll_once(runtime, work.as_mut()) {
             return Ok(answer);
         }
-        // A signal's handler, and a finalizer that the look for signals runs, may use the client as well. A thread that waits on a
-        // runtime cannot wait on it once more, so they have their turn between two waits.
-        loop {
-            let waited = runtime.block_on(async { tokio::time::timeout(LOOK_EVERY, work.as_mut()).await });
-            match waited {
-                Ok(answer) => return Ok(answer),
-                Err(_) => look_for_signals()?,
-            }
+        match runtime.block_on(async { tokio::time::timeout(LOOK_EVERY, work.as_mut()).await }) {
+            Ok(answer) => Ok(answer),
+            Err(_) => wait_for_task(runtime, runtime.spawn(work)),
         }
     })
+}
+
+/// The same of work that takes its time. It goes on while a signal's handler runs, or a finalizer that the look for signals runs: either
+/// may use the client, and wait for what this work holds, such as its part of the reads that may be on their way.
+fn wait_for_task<T>(runtime: &Runtime, mut task: JoinHandle<T>) -> PyResult<T> {
+    let process = generation();
+    loop {
+        let looked = look_for_signals();
+        if generation() != process {
+            // A handler has forked, and this is the child: the task is its parent's.
+            std::mem::forget(task);
+            return Err(looked.err().unwrap_or_else(|| raised(Error::inherited("call"))));
+        }
+        if let Err(exception) = looked {
+            task.abort();
+            // No longer than the copying of a few pieces. Nothing writes to the caller's memory after that.
+            let _ = runtime.block_on(&mut task);
+            return Err(exception);
+        }
+        // A thread that waits on a runtime cannot wait on it once more, so handlers have their turn between two waits.
+        if let Ok(ended) = runtime.block_on(async { tokio::time::timeout(LOOK_EVERY, &mut task).await }) {
+            return ended.map_err(|_| raised(Error::lost("the call")));
+        }
+    }
 }
 
 /// Has the handlers of signals run that have come. At the end of the interpreter nobody handles any, and the thread goes on waiting.

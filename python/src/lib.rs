@@ -5,7 +5,8 @@
 //! * `writer.rs`: a file that is being written;
 //! * `buffers.rs`: memory of Python objects, and of whoever has an address;
 //! * `view.rs`, `dlpack.rs`: bytes of the cache as a buffer and as a tensor;
-//! * `values.rs`, `errors.rs`: paths, entries and exceptions.
+//! * `values.rs`, `errors.rs`: paths, entries and exceptions;
+//! * `log.rs`: what happens, for the thread that hands it to Python's `logging`.
 //!
 //! The classes here are for the Python code in `forebay/` alone, which is the API.
 
@@ -16,20 +17,19 @@ mod calling;
 mod dlpack;
 mod errors;
 mod file;
+mod log;
 mod operation;
 mod session;
 mod values;
 mod view;
 mod writer;
 
-use std::path::PathBuf;
-
 use pyo3::prelude::*;
 
-/// In a forked child: lets go of what would tell workers that its parent still reads.
+/// In a forked child: its random numbers are no longer its parent's.
 #[pyfunction]
-fn after_fork_in_child(windows_dirs: Vec<PathBuf>) {
-    forebay_session::fork::close_inherited(&windows_dirs);
+fn after_fork_in_child() {
+    forebay_session::fork::renew_random_numbers();
 }
 
 /// The module.
@@ -43,5 +43,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<view::View>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_start, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_take, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_client::OpenFile;
 use forebay_session::fork::OfProcess;
-use forebay_session::{Error, Existing, FetchTo, Place, Range, Read, Settings};
+use forebay_session::{Error, Existing, FetchTo, Place, Range, Read, Settings, Within};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -98,12 +98,6 @@ impl Session {
         })
     }
 
-    /// Where the sockets are that a forked child closes.
-    #[getter]
-    fn windows_dir(&self) -> PyResult<Option<PathBuf>> {
-        Ok(self.get()?.windows_dir().map(Into::into))
-    }
-
     /// The fields of an entry.
     #[pyo3(signature = (path, revalidate, done=None))]
     fn stat(
@@ -124,9 +118,11 @@ impl Session {
         call(py, done, Held::default(), work, |py, found| entries(py, &found))
     }
 
-    /// Everything below a path.
-    fn walk(&self, path: &Bound<'_, PyAny>) -> PyResult<Walk> {
-        let walk = self.get()?.walk(&path_of(path)?).map_err(raised)?;
+    /// What is below a path: so many levels of it, and of that what has a path that begins with `prefix`.
+    #[pyo3(signature = (path, depth=None, prefix=None))]
+    fn walk(&self, path: &Bound<'_, PyAny>, depth: Option<usize>, prefix: Option<&Bound<'_, PyAny>>) -> PyResult<Walk> {
+        let prefix = prefix.map(path_of).transpose()?.unwrap_or_default();
+        let walk = self.get()?.walk(&path_of(path)?, Within { depth, prefix }).map_err(raised)?;
         Ok(Walk(OfProcess::new(Arc::new(walk))))
     }
 

@@ -36,6 +36,25 @@ def test_ls_and_find_have_every_name_once(client: forebay.Client) -> None:
     assert below.index("/tree/deep") < below.index("/tree/deep/end")
 
 
+def test_find_stays_within_a_depth_and_a_prefix(client: forebay.Client) -> None:
+    assert sorted(entry.path for entry in client.find(maxdepth=1)) == ["/empty", "/large", "/small"]
+    assert [entry.path for entry in client.find("/tree", dirs=True, maxdepth=1) if entry.is_dir] == ["/tree/deep"]
+    assert len(list(client.find(maxdepth=2))) == 23 and len(list(client.find(maxdepth=3))) == 24
+    assert [entry.path for entry in client.find(prefix="/tree/d")] == ["/tree/deep/end"]
+    assert sorted(entry.path for entry in client.find(prefix=b"/tree/1", maxdepth=2)) == [
+        f"/tree/{number}" for number in range(10, 20)
+    ]
+    assert list(client.find(prefix="/tree/d", maxdepth=2)) == []
+    with pytest.raises(ValueError, match="from 1 on"):
+        list(client.find(maxdepth=0))
+
+    async def names() -> list[str]:
+        found = AsyncClient.beside(client).find(dirs=True, maxdepth=2, prefix="/tree/d")
+        return [entry.path async for entry in found]
+
+    assert asyncio.run(names()) == ["/tree/deep"]
+
+
 def test_a_name_may_be_any_bytes(client: forebay.Client, origin: Path) -> None:
     (origin / "odd").mkdir()
     odd = os.fsencode(origin / "odd") + b"/\xff \n"

@@ -140,15 +140,26 @@ def test_the_end_of_a_forked_child_gives_back_nothing_of_its_parents(worker: Wor
         assert bytes(view) == wanted
 
 
-@pytest.mark.parametrize("has_child", [False, True], ids=["alone", "with a forked child"])
-def test_a_killed_reader_gives_its_views_back(worker: Worker, origin: Path, has_child: bool) -> None:
+#: How a reader gets a child: not at all, as Python forks, and as a library does that is written in C, of which Python knows nothing.
+FORKS = {"alone": "1", "with a forked child": "os.fork()", "with a child of C code": "ctypes.PyDLL(None).fork()"}
+
+
+@pytest.mark.parametrize("is_linked", [False, True], ids=["", "through a link"])
+@pytest.mark.parametrize("fork", FORKS.values(), ids=FORKS.keys())
+def test_a_killed_reader_gives_its_views_back(
+    worker: Worker, origin: Path, tmp_path: Path, fork: str, is_linked: bool
+) -> None:
+    settings, has_child = worker.settings(), fork != "1"
+    if is_linked:
+        (tmp_path / "link").symlink_to(tmp_path)
+        settings["network_shared_memory_dir"] = str(tmp_path / "link" / Path(worker.windows).name)
     program = f"""
-        import os, time, forebay
-        client = forebay.Client(**{worker.settings()!r})
+        import ctypes, os, time, forebay
+        client = forebay.Client(**{settings!r})
         while (path := input()) != "hold":
             view = client.view(path, 0, 1 << 20)
             print("viewed", flush=True)
-        child = os.fork() if {has_child} else 1
+        child = {fork}
         if child == 0:
             # Of its own accord, it does nothing with the client.
             os.write(1, f"child {{os.getpid()}}\\n".encode())

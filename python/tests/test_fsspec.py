@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from .conftest import SMALL, HungWorker, content, in_fork
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
+from forebay import _room  # noqa: E402
+from forebay._room import Room  # noqa: E402
+from forebay.aio import AsyncFile  # noqa: E402
 from forebay.fs import ForebayFileSystem  # noqa: E402
 
 
@@ -316,6 +320,90 @@ def test_what_was_replaced_since_is_what_is_brought_and_added_to(origin: Path, t
         file.write(b", added")
     assert (origin / "log").read_bytes() == b"new, and longer, added"
     fs.client.close()
+
+
+@pytest.mark.parametrize("maxdepth", [None, 2])
+def test_a_walk_lists_only_what_may_have_the_prefix(fs: Any, origin: Path, maxdepth: int | None) -> None:
+    (origin / "other").mkdir()
+    (origin / "other" / "00").write_bytes(b"")
+    assert fs.find("/", maxdepth=maxdepth, prefix="tree/1") == [f"/tree/{number}" for number in range(10, 20)]
+    assert fs.find("/tree", maxdepth=maxdepth, prefix="de", withdirs=True)[:1] == ["/tree/deep"]
+    assert fs.find("/", maxdepth=maxdepth, prefix="nothing") == []
+    # A directory that is not on the way could not be listed.
+    listed: list[str] = []
+    ls = fs._ls
+
+    async def noted(path: str, **kwargs: Any) -> Any:
+        listed.append(path)
+        return await ls(path, **kwargs)
+
+    fs._ls = noted
+    fs.find("/", maxdepth=2, prefix="tree/1")
+    assert listed == ["/", "/tree"]
+
+
+def test_a_batch_of_files_is_brought_in_bounded_memory(
+    fs: Any, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    for number in range(12):
+        names.append(f"/batch/{number}")
+        (origin / "batch").mkdir(exist_ok=True)
+        (origin / "batch" / str(number)).write_bytes(content(number, 3000 if number else 0))
+    monkeypatch.setattr("forebay.fs._PIECE", 1000)
+    monkeypatch.setattr("forebay.fs._BRINGING", 2500)
+    at_once: list[int] = []
+    readinto = AsyncFile.readinto
+
+    async def counted(file: AsyncFile, buffer: Any, offset: int) -> int:
+        [room] = [room for loop, room in _room._rooms.items() if loop is asyncio.get_running_loop()]
+        at_once.append(room._size - room._free)
+        # Others have their turn.
+        await asyncio.sleep(0)
+        return await readinto(file, buffer, offset)
+
+    monkeypatch.setattr(AsyncFile, "readinto", counted)
+    # fsspec's loop has one of the right size already, if another test brought a file.
+    monkeypatch.setattr(_room, "_rooms", weakref.WeakKeyDictionary())
+    fs.get(names, [str(tmp_path / f"brought{number}") for number in range(12)])
+    for number, name in enumerate(names):
+        assert (tmp_path / f"brought{number}").read_bytes() == (origin / name[1:]).read_bytes()
+    assert 1000 < max(at_once) <= 2500
+
+
+def test_room_goes_to_who_came_first_and_comes_back_from_who_gave_up() -> None:
+    async def use() -> None:
+        room, order = Room(10), list[str]()
+
+        async def take(name: str, wanted: int) -> None:
+            async with room.taken(wanted):
+                order.append(name)
+                await asyncio.sleep(0)
+
+        async with room.taken(6):
+            tasks = {name: asyncio.create_task(take(name, wanted)) for name, wanted in [("a", 5), ("b", 3), ("c", 99)]}
+            await asyncio.sleep(0)
+            assert order == [], "the second would fit, and is not before the first"
+            tasks["a"].cancel()
+            await asyncio.wait([tasks["a"]])
+            await asyncio.wait([tasks["b"]])
+            assert order == ["b"]
+        await tasks["c"]
+        assert order == ["b", "c"] and room._free == 10 and not room._waiting
+        # Given and cancelled in one moment, in either order.
+        for cancel_first in (True, False):
+            held = room.taken(10)
+            await held.__aenter__()
+            late = asyncio.create_task(take("late", 10))
+            await asyncio.sleep(0)
+            if cancel_first:
+                late.cancel()
+            await held.__aexit__(None, None, None)
+            late.cancel()
+            await asyncio.wait([late])
+            assert room._free == 10 and not room._waiting
+
+    asyncio.run(use())
 
 
 def test_file_systems_with_the_same_arguments_share_one_client(fs: Any, origin: Path) -> None:

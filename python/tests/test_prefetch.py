@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import threading
@@ -13,8 +14,9 @@ import forebay
 import forebay.torch
 import pytest
 from forebay._prefetch import Prefetch, Window
+from forebay.aio import AsyncClient
 
-from .conftest import in_fork
+from .conftest import SMALL, SOON, HungWorker, in_fork
 
 
 def window(sizes: list[int], ahead: int) -> Window[int]:
@@ -129,6 +131,65 @@ def test_what_begins_while_another_thread_closes_is_given_up(client: forebay.Cli
     is_closing = True
     prefetch.advance()
     assert not prefetch._under_way
+
+
+def test_an_event_loop_has_a_plan_fetched_and_waits_for_it_beside_other_tasks(origin: Path) -> None:
+    wanted = (origin / "large").read_bytes()
+
+    async def use() -> None:
+        async with AsyncClient(up=origin, **SMALL) as client:
+            file = await client.open("/large")
+            plan: list[tuple[Any, int, int]] = [(file, 0, 1 << 20), ("/small", 0, 1 << 30), ("/missing", 0, 1)]
+            async with await client.prefetch(plan, ahead=4 << 20) as prefetch:
+                assert await prefetch.wait(SOON)
+                assert await client.read("/large", 0, 1 << 20) == wanted[: 1 << 20]
+                prefetch.advance(2)
+                assert all(await asyncio.gather(prefetch.wait(SOON), prefetch.wait()))
+            prefetch.advance()
+            assert await prefetch.wait(0)
+            with pytest.raises(ValueError, match='give "here" or "workers"'):
+                await client.prefetch([], to="nowhere")  # type: ignore[arg-type]
+            async with await client.prefetch([("/tree/00", 0, 10)], to="workers") as prefetch:
+                assert await prefetch.wait(SOON)
+            late = await client.prefetch([("/large", 0, 10)] * 3, ahead=10)
+        with pytest.raises(ValueError, match="closed"):
+            late.advance()
+        with pytest.raises(ValueError, match="closed"):
+            await client.prefetch([])
+
+    asyncio.run(use())
+
+
+def test_an_event_loop_that_waits_for_what_never_comes_can_give_up(hung_worker: HungWorker) -> None:
+    async def use() -> None:
+        client = AsyncClient(workers=hung_worker.address, network_shared_memory="off")
+        prefetch = await client.prefetch([("/file", 0, 10)])
+        assert not await prefetch.wait(0)
+        assert not await prefetch.wait(0.05)
+        waiting = asyncio.create_task(prefetch.wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not prefetch._prefetch._when_idle
+        # Whoever closes it ends the waits of others.
+        waiting = asyncio.create_task(prefetch.wait())
+        await asyncio.sleep(0)
+        prefetch.close()
+        async with asyncio.timeout(SOON):
+            assert await waiting
+        await client.close()
+
+    asyncio.run(use())
+
+
+def test_a_plan_is_fetched_through_the_connection_of_a_client_beside(client: forebay.Client) -> None:
+    async def use() -> None:
+        beside = AsyncClient.beside(client)
+        async with await beside.prefetch([("/large", 0, 9 << 20)]) as prefetch:
+            assert await prefetch.wait(SOON)
+
+    asyncio.run(use())
 
 
 def test_many_threads_advance_one_plan(client: forebay.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -13,9 +14,10 @@ import time
 from pathlib import Path
 
 import forebay
+import numpy
 import pytest
 
-from .conftest import SMALL, SOON, HungWorker, in_fork
+from .conftest import SMALL, SOON, HungWorker, content, in_fork
 
 
 def test_a_forked_child_reads_through_connections_of_its_own(client: forebay.Client, origin: Path) -> None:
@@ -36,6 +38,31 @@ def test_a_view_raises_in_a_forked_child_and_stays_the_parents(client: forebay.C
     assert in_fork(lambda: len(view)).startswith("BufferError")
     assert in_fork(lambda: view) == "<forebay.View of the parent process>"
     assert bytes(view) == b"what"
+
+
+def test_an_array_made_of_a_view_keeps_its_bytes_in_a_forked_child(tmp_path: Path) -> None:
+    size, count = 1 << 20, 40
+    for number in range(count):
+        (tmp_path / str(number)).write_bytes(content(number, size))
+    with forebay.Client(up=tmp_path, worker_memory_size="32MiB", worker_memory_prewarm=False) as client:
+        client.read("/0")
+        view = client.view("/0", 0, size)
+        assert not view.is_copy
+        array = numpy.frombuffer(memoryview(view), numpy.uint8)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            # By now the parent has other bytes where these were.
+            os.read(reader, 1)
+            os._exit(0 if array.tobytes() == content(0, size) else 1)
+        os.close(reader)
+        del view, array
+        for _ in range(2):
+            for number in range(1, count):
+                assert client.read(f"/{number}") == content(number, size)
+        os.write(writer, b".")
+        os.close(writer)
+        assert os.waitpid(child, 0) == (child, 0)
 
 
 def test_a_fork_beside_threads_that_read_costs_neither_an_error(client: forebay.Client, origin: Path) -> None:
@@ -155,6 +182,73 @@ def test_a_signal_handler_may_read_while_its_thread_waits(
     assert found == [(origin / "large").read_bytes()]
 
 
+def test_a_signal_handler_reads_though_the_interrupted_read_holds_all_that_may_be_on_its_way(origin: Path) -> None:
+    size, count = 192 << 20, 40
+    with (origin / "huge").open("wb") as file:
+        file.truncate(size)
+    for number in range(count):
+        (origin / f"other{number}").write_bytes(content(number, 100_000))
+    found: list[bool] = []
+
+    def read(number: int) -> None:
+        found.append(client.read(f"/other{number}") == content(number, 100_000))
+
+    def handle(*_: object) -> None:
+        if (number := len(found)) < count - 1:
+            # Of its own thread, and of one that it waits for.
+            read(number)
+            thread = threading.Thread(target=read, args=[number + 1])
+            thread.start()
+            thread.join()
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with forebay.Client(up=origin, **SMALL) as client:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            buffer = bytearray(size)
+            assert client.read_into([("/huge", 0, buffer)]) == [size]
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert not any(buffer)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert found and all(found)
+
+
+def test_a_call_whose_handler_forks_ends_in_the_child_and_goes_on_in_the_parent(hung_worker: HungWorker) -> None:
+    child = -1
+
+    def handle(*_: object) -> None:
+        nonlocal child
+        child = os.fork()
+        if child:
+            raise Enough
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with forebay.Client(workers=hung_worker.address, network_shared_memory="off") as client:
+
+            def interrupt() -> None:
+                hung_worker.is_asked.wait(SOON)
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+            threading.Thread(target=interrupt).start()
+            try:
+                client.stat("/file")
+            except Enough:
+                pass
+            except BaseException as error:
+                if child == 0:
+                    os._exit(0 if isinstance(error, OSError) and error.errno == errno.ESTALE else 1)
+                raise
+            if child == 0:
+                os._exit(2)
+            assert os.waitpid(child, 0) == (child, 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_other_threads_run_while_one_waits(hung_worker: HungWorker) -> None:
     with forebay.Client(
         workers=hung_worker.address, client_request_timeout="1s", network_shared_memory="off"
@@ -177,7 +271,10 @@ def test_other_threads_run_while_one_waits(hung_worker: HungWorker) -> None:
 
 def test_a_client_that_nobody_closed_ends_with_its_interpreter(origin: Path) -> None:
     program = f"""
+        import logging
         import forebay
+        # What this machine lacks, it would be warned of.
+        logging.getLogger("forebay").setLevel(logging.CRITICAL)
         client = forebay.Client(up={str(origin)!r}, **{SMALL!r})
         print(client.read("/small").decode())
     """

@@ -10,17 +10,13 @@
 //! the fork did not copy.
 //!
 //! One thing of the parent's does concern others while a child has it: a worker on this host takes the end of a reader's socket as the end
-//! of its leases, and the socket ends when the last process closes it. [`close_inherited`] closes those.
+//! of its leases, and the socket ends when the last process closes it. The same handler closes those ([`forebay_shm::inherited`]).
 
-use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
-use std::os::fd::{BorrowedFd, RawFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::net::{SocketAddrUnix, getpeername};
+use forebay_shm::inherited;
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
@@ -35,17 +31,26 @@ pub fn generation() -> u64 {
 fn watch() {
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
-        // SAFETY: the handler is a function of this library, which is never unloaded, and does only what is safe in a forked child of a
-        // process with threads: it counts up an atomic.
-        let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: the handlers are functions of this library, which is never unloaded. That of the child does only what is safe in one of
+        // a process with threads: it changes atomics and closes descriptors.
+        let refused = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         if refused != 0 {
             tracing::warn!(errno = refused, "forks are not noticed: use no session in a forked process");
         }
     });
 }
 
+extern "C" fn before() {
+    inherited::before_fork();
+}
+
+extern "C" fn in_parent() {
+    inherited::after_fork_in_parent();
+}
+
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    inherited::after_fork_in_child();
 }
 
 /// A value that only the process that made it uses and drops.
@@ -86,46 +91,17 @@ impl<T> Drop for OfProcess<T> {
     }
 }
 
-/// In a child, right after the fork: closes the sockets over which its parent reads the memory of workers on this host. They are those
-/// whose other end lies in one of `directories` ([`Session::windows_dir`](crate::Session::windows_dir)). Its random numbers are no
-/// longer those of its parent, either.
-pub fn close_inherited(directories: &[PathBuf]) {
+/// In a child: the random numbers of this thread, which it has of its parent, are no longer those that its parent draws.
+pub fn renew_random_numbers() {
     if rand::rng().reseed().is_err() {
         tracing::warn!(
             "the system gives no random numbers: this process draws the same as the one that it was forked from"
         );
     }
-    if directories.is_empty() {
-        return;
-    }
-    for descriptor in open_descriptors() {
-        // SAFETY: it was open a moment ago and is used for one question, to which a closed one has an answer, too.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        if is_below(borrowed, directories) {
-            // SAFETY: the code that opened it runs in the parent only; what this process has of it is forgotten and never used again.
-            unsafe { rustix::io::close(descriptor) };
-        }
-    }
-}
-
-/// All of them, taken down before any is looked at: reading the directory takes one itself.
-fn open_descriptors() -> Vec<RawFd> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
-}
-
-fn is_below(socket: BorrowedFd<'_>, directories: &[PathBuf]) -> bool {
-    let Ok(Some(peer)) = getpeername(socket) else { return false };
-    let Ok(peer) = SocketAddrUnix::try_from(peer) else { return false };
-    let Some(path) = peer.path() else { return false };
-    let parent = Path::new(OsStr::from_bytes(path.to_bytes())).parent();
-    parent.is_some_and(|parent| directories.iter().any(|directory| directory == parent))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd as _;
-    use std::os::unix::net::{UnixListener, UnixStream};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
 
@@ -166,28 +142,5 @@ mod tests {
         assert_eq!((generation(), Rc::strong_count(&inner)), (before, 2));
         drop(value);
         assert_eq!(Rc::strong_count(&inner), 1);
-    }
-
-    #[test]
-    fn a_child_closes_the_sockets_of_its_parents_leases_and_no_others() {
-        let ours = tempfile::tempdir().unwrap();
-        let other = tempfile::tempdir().unwrap();
-        let connected = |directory: &Path| {
-            let path = directory.join("worker.sock");
-            let listener = UnixListener::bind(&path).unwrap();
-            (UnixStream::connect(&path).unwrap(), listener)
-        };
-        let (lease, _worker) = connected(ours.path());
-        let (foreign, _server) = connected(other.path());
-        let is_open = |socket: &UnixStream| {
-            // SAFETY: only asks.
-            unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFD) != -1 }
-        };
-        let directories = [ours.path().to_owned()];
-        assert!(in_forked_child(|| {
-            close_inherited(&directories);
-            !is_open(&lease) && is_open(&foreign)
-        }));
-        assert!(is_open(&lease) && is_open(&foreign));
     }
 }

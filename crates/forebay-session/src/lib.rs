@@ -2,6 +2,7 @@
 //!
 //! * [`mod@runtime`]: one runtime in a process, whoever uses it, which lasts as long as the process;
 //! * [`mod@fork`]: which process a value was made in, so that a forked child neither uses nor drops what is its parent's;
+//! * [`mod@log`]: what happens, for the log of the program;
 //! * [`Settings`]: what a session is made from, which is all of it that crosses to another process;
 //! * [`Session`]: a client of workers, or of a worker in this process; names, listings and open files;
 //! * [`Read`] and [`CallerMemory`]: any number of reads in one call, into memory of the caller's;
@@ -22,6 +23,7 @@ mod changes;
 mod error;
 pub mod fork;
 mod handles;
+pub mod log;
 mod node_thread;
 mod parts;
 pub mod runtime;
@@ -38,4 +40,4 @@ pub use forebay_client::{FetchTo, OpenFile};
 pub use session::{Place, Range, Read, Session};
 pub use settings::Settings;
 pub use view::View;
-pub use walk::{Entry, Walk};
+pub use walk::{Entry, Walk, Within};

@@ -4,12 +4,10 @@
 //! the runtime. Polled once, it has its answer wherever that is in memory of this process.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_client::{Client, FetchTo, OpenFile};
-use forebay_config::{Config, SharedMemory};
 use forebay_types::{Attr, Failure, FailureKind, FileKind, FileVersion, FsPath};
 use futures::stream::{self, StreamExt as _};
 use tokio::sync::Semaphore;
@@ -17,12 +15,13 @@ use tokio::sync::Semaphore;
 use crate::batch::{self, Gap};
 use crate::caller_memory::CallerMemory;
 use crate::error::Error;
+use crate::fork;
 use crate::handles::Handles;
 use crate::node_thread::NodeThread;
 use crate::settings::{Checked, Settings};
 use crate::upload::Writing;
 use crate::view::{self, CopyBuffer, View, ViewBudget};
-use crate::walk::{Entry, Listing, Walk};
+use crate::walk::{Entry, Listing, Walk, Within};
 
 /// Reads of one batch that wait at once.
 const READS_AT_ONCE: usize = 256;
@@ -64,7 +63,6 @@ pub struct Session {
     in_flight: Arc<Semaphore>,
     pub(crate) writing: Arc<Writing>,
     views: Arc<ViewBudget>,
-    windows: Option<PathBuf>,
 }
 
 /// A read that has to wait, and its place in the batch.
@@ -102,20 +100,16 @@ impl Session {
     /// # Errors
     /// What is wrong with the settings, or keeps the workers from being reached.
     pub async fn start(settings: Settings) -> Result<Arc<Self>, Error> {
+        if fork::generation() > 0 {
+            fork::renew_random_numbers();
+        }
         let Checked { builder, config, state } = settings.check()?;
         let is_alone = settings.up.is_some();
         let views = Arc::new(ViewBudget::new(view::budget(&config, is_alone)));
-        let windows = windows_dir(&config).filter(|_| !is_alone);
         let writing = Arc::new(Writing::new(&config));
         let (node, client) = NodeThread::start(builder, state).await?;
         let in_flight = batch::in_flight();
-        Ok(Arc::new(Self { client, node, handles: Handles::default(), in_flight, writing, views, windows }))
-    }
-
-    /// Where the sockets lie over which it reads the memory of workers on this host, if it may do so.
-    #[must_use]
-    pub fn windows_dir(&self) -> Option<&Path> {
-        self.windows.as_deref()
+        Ok(Arc::new(Self { client, node, handles: Handles::default(), in_flight, writing, views }))
     }
 
     /// What `path` is. With `revalidate`, the origin is asked whatever a cache says.
@@ -148,12 +142,12 @@ impl Session {
         Ok(found)
     }
 
-    /// Everything below `path`, in pages: directories before what is in them. Of a file, itself.
+    /// What is below `path` and within that, in pages: directories before what is in them. Of a file, itself.
     ///
     /// # Errors
     /// For a path that is none.
-    pub fn walk(&self, path: &[u8]) -> Result<Walk, Error> {
-        Ok(Walk::new(self.client.clone(), path_of(path)?))
+    pub fn walk(&self, path: &[u8], within: Within) -> Result<Walk, Error> {
+        Ok(Walk::new(self.client.clone(), path_of(path)?, within))
     }
 
     /// Opens the file that is at `path` now: reads of the handle are of this version or fail with ESTALE.
@@ -424,11 +418,6 @@ impl Session {
         self.handles.put(path, &file, asked, reply.valid_for);
         Ok((file, reply.attr, fs_path))
     }
-}
-
-fn windows_dir(config: &Config) -> Option<PathBuf> {
-    let is_on = config.network_shared_memory != SharedMemory::Off;
-    is_on.then(|| config.network_shared_memory_dir.clone().unwrap_or_else(forebay_shm::default_directory))
 }
 
 pub(crate) fn path_of(path: &[u8]) -> Result<FsPath, Error> {

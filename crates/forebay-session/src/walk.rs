@@ -73,9 +73,31 @@ impl Listing {
     }
 }
 
+/// What of a tree is wanted. What has nothing of it is not listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Within {
+    /// How many levels of names: 1 are those in the directory itself.
+    pub depth: Option<usize>,
+    /// How the paths of what is wanted begin.
+    pub prefix: Vec<u8>,
+}
+
+impl Within {
+    fn has(&self, path: &[u8]) -> bool {
+        path.starts_with(&self.prefix)
+    }
+
+    /// Whether the directory `path`, which is a name of this level, is to be listed.
+    fn enters(&self, path: &[u8], level: usize) -> bool {
+        let leads_there = || self.prefix.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"/"));
+        self.depth.is_none_or(|depth| level < depth) && (self.has(path) || leads_there())
+    }
+}
+
 /// Everything below a path. Memory is bounded by one page for each level of depth.
 pub struct Walk {
     client: Client,
+    within: Within,
     state: Mutex<State>,
 }
 
@@ -86,8 +108,8 @@ struct State {
 }
 
 impl Walk {
-    pub(crate) fn new(client: Client, path: FsPath) -> Self {
-        Self { client, state: Mutex::new(State { first: Some(path), levels: Vec::new() }) }
+    pub(crate) fn new(client: Client, path: FsPath, within: Within) -> Self {
+        Self { client, within, state: Mutex::new(State { first: Some(path), levels: Vec::new() }) }
     }
 
     /// Some more names, directories before what is in them; none after the last. Of a file, itself; a directory is not among what is
@@ -102,13 +124,14 @@ impl Walk {
             let attr = reply.map_err(|failure| Error::from(failure).about(path.as_bytes()))?.attr;
             state.first = None;
             if attr.version().is_some() {
-                return Ok(Some(vec![Entry::new(&path, attr)]));
+                return Ok(self.within.has(path.as_bytes()).then(|| vec![Entry::new(&path, attr)]));
             }
             state.levels.push((Listing::new(path), Vec::new().into_iter()));
         }
         let mut found = Vec::new();
         loop {
-            let is_below = state.levels.len() > 1;
+            let level = state.levels.len();
+            let is_below = level > 1;
             let Some((listing, page)) = state.levels.last_mut() else { break };
             let Some(entry) = page.next() else {
                 if !found.is_empty() {
@@ -123,12 +146,35 @@ impl Walk {
                 }
                 continue;
             };
-            let below = entry.version.is_none().then(|| FsPath::new(&entry.path)).transpose()?;
-            found.push(entry);
+            let is_entered = entry.version.is_none() && self.within.enters(&entry.path, level);
+            let below = is_entered.then(|| FsPath::new(&entry.path)).transpose()?;
+            if self.within.has(&entry.path) {
+                found.push(entry);
+            }
             if let Some(directory) = below {
                 state.levels.push((Listing::new(directory), Vec::new().into_iter()));
             }
         }
         Ok(Some(found).filter(|found| !found.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_leads_to_something_wanted_is_entered() {
+        let all = Within::default();
+        assert!(all.has(b"/a") && all.enters(b"/a", 1) && all.enters(b"/a/b", 1000));
+        let shallow = Within { depth: Some(2), ..Within::default() };
+        assert!(shallow.enters(b"/a", 1) && !shallow.enters(b"/a/b", 2));
+        let begun = Within { prefix: b"/logs/2026-".to_vec(), ..Within::default() };
+        assert!(begun.has(b"/logs/2026-01") && !begun.has(b"/logs/2025") && !begun.has(b"/logs"));
+        for (directory, is_entered) in
+            [("/logs", true), ("/log", false), ("/logs/2026-", true), ("/logs/2026-01/x", true), ("/logs/2025-", false)]
+        {
+            assert_eq!(begun.enters(directory.as_bytes(), 1), is_entered, "{directory}");
+        }
     }
 }

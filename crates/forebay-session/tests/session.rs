@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_session::runtime::runtime;
-use forebay_session::{CallerMemory, Entry, Error, ErrorClass, FetchTo, Place, Range, Read, Session, Settings};
+use forebay_session::{CallerMemory, Entry, Error, ErrorClass, FetchTo, Place, Range, Read, Session, Settings, Within};
 
 const SOON: Duration = Duration::from_secs(60);
 const LARGE: usize = (9 << 20) + 123;
@@ -100,13 +100,34 @@ fn names_are_listed_and_walked_once() {
     let mut listed: Vec<_> = wait(Arc::clone(&session).list(b"/".to_vec())).unwrap();
     listed.sort_by(|a, b| a.path.cmp(&b.path));
     assert_eq!(listed.iter().map(|entry| shown(&entry.path)).collect::<Vec<_>>(), ["/a", "/large"]);
-    let walk = session.walk(b"/a").unwrap();
+    let walk = session.walk(b"/a", Within::default()).unwrap();
     let mut found = Vec::new();
     while let Some(page) = wait(walk.next_page()).unwrap() {
         found.extend(page.into_iter().map(|entry| shown(&entry.path)));
     }
     found.sort();
     assert_eq!(found, ["/a/1", "/a/b", "/a/b/2"]);
+}
+
+#[test]
+fn a_walk_stays_within_what_is_wanted() {
+    let directory = origin();
+    let session = started(directory.path(), &[]);
+    let found = |path: &[u8], depth: Option<usize>, prefix: &str| {
+        let walk = session.walk(path, Within { depth, prefix: prefix.into() }).unwrap();
+        let mut found = Vec::new();
+        while let Some(page) = wait(walk.next_page()).unwrap() {
+            found.extend(page.into_iter().map(|entry| String::from_utf8(entry.path).unwrap()));
+        }
+        found.sort();
+        found
+    };
+    assert_eq!(found(b"/", Some(1), ""), ["/a", "/large"]);
+    assert_eq!(found(b"/", Some(2), ""), ["/a", "/a/1", "/a/b", "/large"]);
+    assert_eq!(found(b"/", None, "/a/b"), ["/a/b", "/a/b/2"]);
+    assert_eq!(found(b"/", Some(2), "/a/b"), ["/a/b"]);
+    assert_eq!(found(b"/large", Some(1), "/l"), ["/large"]);
+    assert!(found(b"/large", None, "/x").is_empty() && found(b"/", None, "/x").is_empty());
 }
 
 #[test]
@@ -117,7 +138,7 @@ fn a_directory_that_goes_away_during_a_walk_hides_nothing_beside_it() {
         std::fs::write(directory.path().join(name).join("1"), "1").unwrap();
     }
     let session = started(directory.path(), &[]);
-    let walk = session.walk(b"/").unwrap();
+    let walk = session.walk(b"/", Within::default()).unwrap();
     let shown = |entry: Entry| String::from_utf8_lossy(&entry.path).into_owned();
     let mut found: Vec<_> = wait(walk.next_page()).unwrap().unwrap().into_iter().map(shown).collect();
     // The first directory was listed by its name, and is what is looked into next.

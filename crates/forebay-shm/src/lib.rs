@@ -58,6 +58,7 @@ mod connection;
 pub mod fuzzing;
 mod greeting;
 mod handshake;
+pub mod inherited;
 mod known;
 mod lease;
 mod listener;

@@ -23,6 +23,8 @@ use rustix::process::PidfdFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::inherited::Descriptor;
+
 /// Sessions that the kernel opens before we accept them; one more finds the socket full and tries again later.
 const BACKLOG: i32 = 128;
 /// `SO_PEERPIDFD`, of `asm-generic/socket.h`.
@@ -32,7 +34,7 @@ const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 /// A socket of packets.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    fd: AsyncFd<OwnedFd>,
+    fd: AsyncFd<Descriptor>,
 }
 
 /// What a socket had.
@@ -54,12 +56,13 @@ pub(crate) fn listen(path: &Path) -> io::Result<Socket> {
     rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
     rustix::net::listen(&fd, BACKLOG)?;
-    Socket::new(fd)
+    Socket::new(fd.into())
 }
 
-/// A socket that is connected to the process that listens at `path`. Does not wait.
+/// A socket that is connected to the process that listens at `path`. Does not wait. It is this process's alone, and none of those that it
+/// forks.
 pub(crate) fn connect(path: &Path) -> io::Result<Socket> {
-    let fd = open()?;
+    let fd = Descriptor::closed_in_children(open)?;
     rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
     Socket::new(fd)
 }
@@ -68,7 +71,7 @@ pub(crate) fn connect(path: &Path) -> io::Result<Socket> {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn pair() -> io::Result<(Socket, Socket)> {
     let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
-    Ok((Socket::new(one)?, Socket::new(other)?))
+    Ok((Socket::new(one.into())?, Socket::new(other.into())?))
 }
 
 fn open() -> io::Result<OwnedFd> {
@@ -76,14 +79,14 @@ fn open() -> io::Result<OwnedFd> {
 }
 
 impl Socket {
-    fn new(fd: OwnedFd) -> io::Result<Self> {
+    fn new(fd: Descriptor) -> io::Result<Self> {
         Ok(Self { fd: watch(fd, Interest::READABLE)? })
     }
 
     /// The next that connects.
     pub(crate) async fn accept(&self) -> io::Result<Self> {
-        let accept = |fd: &OwnedFd| Ok(rustix::net::accept_with(fd, FLAGS)?);
-        Self::new(self.fd.async_io(Interest::READABLE, accept).await?)
+        let accept = |fd: &Descriptor| Ok(rustix::net::accept_with(fd, FLAGS)?);
+        Self::new(self.fd.async_io(Interest::READABLE, accept).await?.into())
     }
 
     /// The process that connected, or listened. Its number is 0 if our namespace knows it by none, for which `rustix` has no value.
@@ -139,7 +142,7 @@ impl Socket {
 
     /// Waits until there may be room to send.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        let second = rustix::io::fcntl_dupfd_cloexec(self.fd.get_ref(), 0)?;
+        let second = self.fd.get_ref().duplicate()?;
         watch(second, Interest::WRITABLE)?.writable().await.map(drop)
     }
 
@@ -267,14 +270,14 @@ impl Socket {
     }
 }
 
-fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives, and no other code gets at it to replace
+fn watch(fd: Descriptor, interest: Interest) -> io::Result<AsyncFd<Descriptor>> {
+    // SAFETY: a `Descriptor` is the same open descriptor for as long as it lives, and no other code gets at it to replace
     // it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 
 /// Whether the peer has closed its end, or one of the directions in `also`.
-fn hangs_up(fd: &OwnedFd, also: PollFlags) -> io::Result<bool> {
+fn hangs_up(fd: &Descriptor, also: PollFlags) -> io::Result<bool> {
     let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), also)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::io::retry_on_intr(|| poll(&mut polled, Some(&at_once)))?;

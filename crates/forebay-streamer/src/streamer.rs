@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use forebay_locks::Mutex;
 use forebay_session::runtime::{runtime, wait};
-use forebay_session::{Entry, Error};
+use forebay_session::{Entry, Error, Within};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -198,7 +198,7 @@ impl Streamer {
             wait(session.list(path.into_bytes()))??.iter().for_each(told);
             return Ok(());
         }
-        let walk = session.walk(path.as_bytes())?;
+        let walk = session.walk(path.as_bytes(), Within::default())?;
         while let Some(page) = wait(walk.next_page())?? {
             page.iter().for_each(&mut *told);
         }
