@@ -19,13 +19,13 @@ use crate::{Worker, member};
 const CLUSTER: &str = "forebay";
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// UCX's transports between processes of one machine.
-const TRANSPORTS: [&str; 4] = ["sysv", "cma", "tcp", "self"];
+const TRANSPORTS: [&str; 2] = ["tcp", "self"];
 
 /// Settings of a worker that [`Client::over_ucx`] reaches.
 pub const LISTENS_OVER_UCX: [&str; 5] = [
     "network.shared_memory=off",
     "network.rdma.data.enabled=true",
-    "network.rdma.data.transports=sysv,cma,tcp,self",
+    "network.rdma.data.transports=tcp,self",
     "network.rdma.data.bind.host=127.0.0.1",
     "network.rdma.data.port=0",
 ];

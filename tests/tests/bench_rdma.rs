@@ -218,7 +218,7 @@ fn a_server_that_hears_garbage_or_loses_clients_serves_the_next_one() {
 
 #[test]
 fn a_server_that_dies_in_the_middle_of_a_test_is_a_clean_error() {
-    let transports = if has_ucx() { vec!["tcp", SHARED_MEMORY] } else { vec!["tcp"] };
+    let transports = if has_ucx() { vec!["tcp", LOOPBACK] } else { vec!["tcp"] };
     for transport in transports {
         let mut server = Server::start(transport, &[]);
         let arguments = ["--case", "stress-read", "--duration", "60", "--numjobs", "1"];
@@ -282,6 +282,6 @@ fn what_cannot_be_is_said_with_the_flag_and_the_remedy() {
     if has_ucx() {
         let no_card = ["bench", "rdma", "--local-ip", "127.0.0.1", "--local-port", "0", "--devices", "mlx5_77:1"];
         finish(forebay(&[]).args(no_card), LIMIT).failed(2, &["mlx5_77:1", "ucx_info -d"]);
-        server.run(SHARED_MEMORY, &[]).failed(1, &["refused", "without UCX", "restart it"]);
+        server.run(LOOPBACK, &[]).failed(1, &["refused", "without UCX", "restart it"]);
     }
 }

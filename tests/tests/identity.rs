@@ -470,7 +470,7 @@ fn who_has_the_key_reads_over_rdma_too() {
         "network.shared_memory=off",
         "network.rdma.data.enabled=true",
         "network.rdma.metadata.enabled=true",
-        "network.rdma.data.transports=sysv,cma,tcp,self",
+        "network.rdma.data.transports=tcp,self",
         "network.rdma.data.buffer_pool.max_size=1GiB",
     ];
     let listen = ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0", "network.rdma.metadata.port=0"];

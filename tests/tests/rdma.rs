@@ -1,4 +1,4 @@
-//! Workers and mounts with the UCX transport in real processes: over shared memory, for the cards are not in every machine
+//! Workers and mounts with the UCX transport in real processes: over its sockets, for the cards are not in every machine
 //! (`make test-rdma` has two). What a reader notices, and what an operator is told.
 
 use std::os::unix::fs::FileExt as _;
@@ -10,16 +10,13 @@ use serde_json::Value;
 
 /// So that bytes are sent: a mount would look at a worker's memory on its host.
 const NO_WINDOW: &str = "network.shared_memory=off";
-/// UCX between two processes of one machine.
-const SHARED_MEMORY: [&str; 4] = [
+/// UCX between two processes of one machine: over sockets, as what workers and mounts use is of cards alone (ADR 0008).
+const SOCKETS: [&str; 4] = [
     NO_WINDOW,
     "network.rdma.data.enabled=true",
-    "network.rdma.data.transports=sysv,cma,tcp,self",
+    "network.rdma.data.transports=tcp,self",
     "network.rdma.data.buffer_pool.max_size=1GiB",
 ];
-/// The same over UCX's sockets, for workers that are killed: one that dies in the middle of writing to the queue of a mount in shared
-/// memory leaves a hole in it, and nothing gets past that any more, of whatever worker.
-const SOCKETS: [&str; 4] = [NO_WINDOW, SHARED_MEMORY[1], "network.rdma.data.transports=tcp,self", SHARED_MEMORY[3]];
 /// A worker that listens where tests may.
 const LISTEN: [&str; 3] =
     ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0", "network.rdma.metadata.port=0"];
@@ -33,11 +30,10 @@ fn every_byte_of_a_tree_is_read_over_ucx() {
     let (bucket, tree) = (Bucket::new(), Tree::of_all_kinds());
     tree.put_into(&bucket, "");
     let trace = ["network.rdma.data.trace.enabled=true", "network.rdma.data.trace.print_interval=300ms"];
-    let worker =
-        Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).options(&trace).option(METADATA).worker(&bucket);
+    let worker = Setup::of(&bucket).options(&SOCKETS).options(&LISTEN).options(&trace).option(METADATA).worker(&bucket);
     let never = "network.rdma.data.fallback=never";
     let mount =
-        Setup::without_origin().options(&SHARED_MEMORY).options(&trace).option(METADATA).option(never).mount([&worker]);
+        Setup::without_origin().options(&SOCKETS).options(&trace).option(METADATA).option(never).mount([&worker]);
     tree.verify_names(&mount.root());
     tree.verify(&mount.root());
     let large = tree.file("sizes/large");
@@ -74,9 +70,9 @@ fn lookups_over_ucx_are_in_the_audit_log() {
     let log = directory.path().join("audit.jsonl");
     let file = format!("security.audit.file={}", log.display());
     let audit = [METADATA, &file, "security.audit.events=all"];
-    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).options(&audit).worker(&bucket);
+    let worker = Setup::of(&bucket).options(&SOCKETS).options(&LISTEN).options(&audit).worker(&bucket);
     let never = [METADATA, "network.rdma.data.fallback=never"];
-    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&never).mount([&worker]);
+    let mount = Setup::without_origin().options(&SOCKETS).options(&never).mount([&worker]);
     tree.verify_names(&mount.root());
     tree.verify(&mount.root());
     let own = mount.own_stats();
@@ -99,7 +95,7 @@ fn metadata_alone_goes_over_ucx_when_only_that_is_asked_for() {
     }
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
     tree.put_into(&bucket, "");
-    let only = [NO_WINDOW, METADATA, "network.rdma.data.transports=sysv,cma,tcp,self"];
+    let only = [NO_WINDOW, METADATA, "network.rdma.data.transports=tcp,self"];
     let worker = Setup::of(&bucket).options(&only).options(&LISTEN).worker(&bucket);
     let mount = Setup::without_origin().options(&only).mount([&worker]);
     tree.verify_names(&mount.root());
@@ -152,8 +148,8 @@ fn a_worker_without_rdma_serves_a_mount_that_has_it_and_the_reverse() {
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(8, (9 << 20) + 1));
     tree.put_into(&bucket, "");
     let without = Setup::of(&bucket).option(NO_WINDOW).worker(&bucket);
-    let with = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
-    let over_ucx = Setup::without_origin().options(&SHARED_MEMORY).mount([&without, &with]);
+    let with = Setup::of(&bucket).options(&SOCKETS).options(&LISTEN).worker(&bucket);
+    let over_ucx = Setup::without_origin().options(&SOCKETS).mount([&without, &with]);
     let over_tcp = Setup::without_origin().option(NO_WINDOW).mount([&without, &with]);
     for mount in [&over_ucx, &over_tcp] {
         tree.verify(&mount.root());
@@ -171,7 +167,7 @@ fn with_never_a_worker_without_rdma_is_an_error_that_says_so() {
     tree.put_into(&bucket, "");
     let worker = Setup::of(&bucket).worker(&bucket);
     let never = "network.rdma.data.fallback=never";
-    let mount = Setup::without_origin().options(&SHARED_MEMORY).option(never).mount([&worker]);
+    let mount = Setup::without_origin().options(&SOCKETS).option(never).mount([&worker]);
     tree.verify_names(&mount.root());
     let error = reading::read_error(&mount.path("file00"));
     assert_eq!(error.raw_os_error(), Some(5), "EIO: {error}");
@@ -222,9 +218,9 @@ fn metadata_that_cannot_go_over_rdma_costs_data_nothing_and_settings_that_are_id
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
     tree.put_into(&bucket, "");
     let bad = [METADATA, "network.rdma.metadata.device=mlx5_77"];
-    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).options(&bad).worker(&bucket);
+    let worker = Setup::of(&bucket).options(&SOCKETS).options(&LISTEN).options(&bad).worker(&bucket);
     let never = "network.rdma.data.fallback=never";
-    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&bad).option(never).mount([&worker]);
+    let mount = Setup::without_origin().options(&SOCKETS).options(&bad).option(never).mount([&worker]);
     tree.verify(&mount.root());
     let own = mount.own_stats();
     assert!(count(&own, "/rdma/paths/rdma/bytes_received") >= 2 << 20, "{own}");
@@ -233,7 +229,7 @@ fn metadata_that_cannot_go_over_rdma_costs_data_nothing_and_settings_that_are_id
             assert!(log.contains(part), "no {part} in {log}");
         }
     }
-    let with_metadata = Setup::without_origin().options(&SHARED_MEMORY).option(METADATA).mount([&worker]);
+    let with_metadata = Setup::without_origin().options(&SOCKETS).option(METADATA).mount([&worker]);
     tree.verify(&with_metadata.root());
     let log = with_metadata.log_text();
     assert_eq!(log.matches("worker offers no RDMA for metadata").count(), 1, "{log}");
@@ -252,8 +248,8 @@ fn traces_in_json_have_a_field_for_each_number_and_name_card_and_peer() {
     tree.put_into(&bucket, "");
     let trace =
         ["network.rdma.data.trace.enabled=true", "network.rdma.data.trace.print_interval=200ms", "log.format=json"];
-    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
-    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&trace).mount([&worker]);
+    let worker = Setup::of(&bucket).options(&SOCKETS).options(&LISTEN).worker(&bucket);
+    let mount = Setup::without_origin().options(&SOCKETS).options(&trace).mount([&worker]);
     tree.verify(&mount.root());
     let lines = |message: &str| {
         let log = mount.log_text();
@@ -315,7 +311,7 @@ fn a_port_that_is_still_taken_is_tried_again() {
     let port = format!("network.rdma.data.port={}", taken.local_addr().unwrap().port());
     let mut taken = Some(taken);
     let host = "network.rdma.data.bind.host=127.0.0.1";
-    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&[host, &port]).worker_meeting(&bucket, |log| {
+    let worker = Setup::of(&bucket).options(&SOCKETS).options(&[host, &port]).worker_meeting(&bucket, |log| {
         if log.contains("RDMA port is not free yet") {
             taken.take();
         }
@@ -324,7 +320,7 @@ fn a_port_that_is_still_taken_is_tried_again() {
     assert!(log.contains("RDMA port is not free yet") && log.contains("RDMA server listening"), "{log}");
 }
 
-/// Runs a worker with UCX over shared memory and these settings to its end.
+/// Runs a worker with UCX over sockets and these settings to its end.
 fn refused(settings: &[&str]) -> Finished {
     let mut command = forebay(&[]);
     command.arg("worker");
@@ -335,7 +331,7 @@ fn refused(settings: &[&str]) -> Finished {
         "worker.memory.size=64MiB",
         "security.mode=off",
     ];
-    for setting in common.iter().chain(&SHARED_MEMORY).chain(settings) {
+    for setting in common.iter().chain(&SOCKETS).chain(settings) {
         command.args(["-o", setting]);
     }
     finish(&mut command, Duration::from_secs(60))
@@ -452,13 +448,10 @@ fn auto_is_ucx_where_transports_of_ucx_are_named() {
     }
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
     tree.put_into(&bucket, "");
-    let worker = Setup::of(&bucket)
-        .options(&SHARED_MEMORY)
-        .options(&LISTEN)
-        .option("network.rdma.data.provider=ucx")
-        .worker(&bucket);
+    let worker =
+        Setup::of(&bucket).options(&SOCKETS).options(&LISTEN).option("network.rdma.data.provider=ucx").worker(&bucket);
     let auto = ["network.rdma.data.provider=auto", "network.rdma.data.fallback=never"];
-    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&auto).mount([&worker]);
+    let mount = Setup::without_origin().options(&SOCKETS).options(&auto).mount([&worker]);
     tree.verify(&mount.root());
     let (own, of_worker) = (mount.own_stats(), worker.stats());
     assert_eq!(own["rdma"]["cards"][0]["provider"], "ucx", "{own}");

@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn what_is_no_tag_of_a_part_is_none() {
         for text in [
-            "", "abc", "-5", "pabc", "pabc-", "pabc-x", "yabc-5", "x0-5", "xzz-5", "é-5", "pabc.5", "pabc-+x", "pabc-+1",
-            "pabc-01",
+            "", "abc", "-5", "pabc", "pabc-", "pabc-x", "yabc-5", "x0-5", "xzz-5", "é-5", "pabc.5", "pabc-+x",
+            "pabc-+1", "pabc-01",
         ] {
             assert_eq!(PartTag::decode(text), None, "{text}");
         }

@@ -271,7 +271,9 @@ mod tests {
             text: text.to_owned(),
         };
         let queue = Queue::new(2);
-        ["a", "b", "c", "d"].map(|text| queue.put(message(text)));
+        for text in ["a", "b", "c", "d"] {
+            queue.put(message(text));
+        }
         let taken = queue.take();
         assert_eq!(taken.messages.iter().map(|message| message.text.as_str()).collect::<String>(), "ab");
         assert_eq!((taken.lost, queue.take().lost), (2, 0));

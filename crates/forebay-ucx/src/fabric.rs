@@ -45,7 +45,8 @@ impl Fabric {
     pub(crate) fn adapt(self, options: Options) -> Options {
         match self {
             Self::Events => options,
-            Self::Efa => options.prefer("RNDV_THRESH", "inf").polled(),
+            // Connections are made over TCP, and its device is another one.
+            Self::Efa => options.prefer("CM_USE_ALL_DEVICES", "y").prefer("RNDV_THRESH", "inf").polled(),
         }
     }
 }
@@ -65,6 +66,7 @@ mod tests {
         let adapted = Fabric::Efa.adapt(Options::tuned());
         assert!(!adapted.event_driven);
         assert_eq!(adapted.value("RNDV_THRESH"), Some("inf"));
+        assert_eq!(adapted.value("CM_USE_ALL_DEVICES"), Some("y"), "it connects over the device of another card");
     }
 
     #[test]
@@ -75,5 +77,6 @@ mod tests {
         let adapted = Fabric::Events.adapt(Options::tuned());
         assert!(adapted.event_driven);
         assert_eq!(adapted.value("RNDV_THRESH"), None);
+        assert_eq!(adapted.value("CM_USE_ALL_DEVICES"), Some("n"));
     }
 }

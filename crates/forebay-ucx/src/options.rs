@@ -20,7 +20,11 @@ pub struct Options {
 
 /// What was needed for the cache's data path, with what it is for. Each yields to the user's environment, and is left out
 /// where the version of UCX does not know it.
-const TUNED: [(&str, &str); 12] = [
+const TUNED: [(&str, &str); 13] = [
+    // Data goes by the device that the connection was made on. With "y" UCX makes a second round of messages for the other devices and
+    // shared memory, and a peer that closes meanwhile, or whose shared memory cannot be mapped, ends the process by SIGSEGV (1.20 to
+    // 1.22, ADR 0008). Each card has a context, and connections, of its own.
+    ("CM_USE_ALL_DEVICES", "n"),
     // A listener restarts on its port while old connections linger in TIME_WAIT.
     ("CM_REUSEADDR", "y"),
     // Larger segments: 1 MiB over loopback 1312 -> 4845 MiB/s.

@@ -10,9 +10,7 @@ use forebay_verbs::{Post, Remote};
 
 use crate::verbs::channel::{Channel, Incoming, Next, Outgoing, takes_credit};
 use crate::verbs::connection::parts;
-use crate::verbs::frame::{
-    FRAME_HEADER, FrameError, FrameHeader, Kind, MAX_INSIDE, Offer, VERBS_HELLO_LEN, check_hello, hello,
-};
+use crate::verbs::frame::{FrameError, FrameHeader, Kind, MAX_INSIDE, Offer, VERBS_HELLO_LEN, check_hello, hello};
 use crate::wire::{self, Received};
 
 /// The longest frames of a peer here.

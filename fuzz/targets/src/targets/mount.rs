@@ -124,7 +124,7 @@ pub(super) mod fuse_mount {
     async fn client(runtime: &Runtime) -> Client {
         let origin = Arc::new(FakeOrigin::new("s3://b"));
         origin.put(FILE, CONTENT.to_vec());
-        (0..5).for_each(|number| drop(origin.put(&format!("d/more/{number}"), Vec::<u8>::new())));
+        (0..5).for_each(|number| drop(origin.put(format!("d/more/{number}"), Vec::<u8>::new())));
         let worker = Arc::new(worker(&origin).await);
         let buffers = Store::open(StoreOptions::in_memory(pool(ByteSize::mib(16)))).await.expect("it is of memory");
         let options = ClientOptions { request_timeout: Duration::from_secs(20), ..ClientOptions::default() };
