@@ -10,9 +10,6 @@ use crate::{RdmaError, sockets};
 /// of each other. `^` takes out all that follow; `ud` and `dc` stand for those of every kind of card.
 const ONLY_CONNECTED: &str = "^tcp,ud,dc,srd";
 
-/// UCX's names of shared memory between processes. No connection is made over it: it joins in later.
-const SHARED_MEMORY: [&str; 8] = ["sm", "shm", "mm", "posix", "sysv", "xpmem", "cma", "knem"];
-
 /// A context for what `options` name, with the settings that their fabric needs.
 pub(crate) fn context(library: &'static Library, options: &IoThreadOptions) -> Result<Context, RdmaError> {
     let mut settings = Options::tuned();
@@ -21,9 +18,6 @@ pub(crate) fn context(library: &'static Library, options: &IoThreadOptions) -> R
     }
     if !options.transports.is_empty() {
         settings = settings.transports(options.transports.iter().map(String::as_str));
-        if options.transports.iter().any(|transport| SHARED_MEMORY.contains(&transport.as_str())) {
-            settings = settings.prefer("CM_USE_ALL_DEVICES", "y");
-        }
     } else if options.only_connected {
         // What an operator has in UCX_TLS stays: it names transports, too.
         settings = settings.prefer("TLS", ONLY_CONNECTED);

@@ -23,7 +23,7 @@ pub struct Options {
 const TUNED: [(&str, &str); 13] = [
     // Data goes by the device that the connection was made on. With "y" UCX makes a second round of messages for the other devices and
     // shared memory, and a peer that closes meanwhile, or whose shared memory cannot be mapped, ends the process by SIGSEGV (1.20 to
-    // 1.22, ADR 0008). Each card has a context, and connections, of its own.
+    // 1.22, ADR 0008). Each card has a context, and connections, of its own. One end with and one without hear nothing of each other.
     ("CM_USE_ALL_DEVICES", "n"),
     // A listener restarts on its port while old connections linger in TIME_WAIT.
     ("CM_REUSEADDR", "y"),
@@ -45,6 +45,9 @@ const TUNED: [(&str, &str); 13] = [
     // All memory is the host's: no need to ask what kind a buffer is.
     ("MEMTYPE_CACHE", "n"),
 ];
+
+/// UCX's names of shared memory between processes. No connection is made over it: it comes in with the second round of messages.
+const SHARED_MEMORY: [&str; 8] = ["sm", "shm", "mm", "posix", "sysv", "xpmem", "cma", "knem"];
 
 impl Default for Options {
     fn default() -> Self {
@@ -84,11 +87,14 @@ impl Options {
         self.set("NET_DEVICES", &devices.join(","))
     }
 
-    /// Uses these transports only: `rc`, `tcp`, `posix`, … A listener's connection manager needs its own among them.
+    /// Uses these transports only: `rc`, `tcp`, `posix`, … A listener's connection manager needs its own among them. Both ends
+    /// of a connection name shared memory, or neither does.
     #[must_use]
     pub fn transports<'a>(self, transports: impl IntoIterator<Item = &'a str>) -> Self {
         let transports: Vec<_> = transports.into_iter().collect();
-        self.set("TLS", &transports.join(","))
+        let options = self.set("TLS", &transports.join(","));
+        let has_shared_memory = transports.iter().any(|transport| SHARED_MEMORY.contains(transport));
+        if has_shared_memory { options.prefer("CM_USE_ALL_DEVICES", "y") } else { options }
     }
 
     /// For transports that signal no events, which is EFA: workers are polled, and cost a core while they are busy.

@@ -215,7 +215,8 @@ impl Door<'_> {
 fn only_reads(proved: &Proved) {
     for op in (0..=u8::MAX).filter_map(Op::from_wire) {
         for flags in [Flags::default(), Flags::BELOW, Flags::SCRUB] {
-            let goes_over_tcp = matches!(op, Op::Change | Op::Upload | Op::Free | Op::Adopt | Op::Stats | Op::Admit);
+            let goes_over_tcp =
+                matches!(op, Op::Change | Op::Upload | Op::Free | Op::Refresh | Op::Adopt | Op::Stats | Op::Admit);
             let may = op.permission(flags).is_none_or(|permission| proved.identity().role().may(permission));
             assert_eq!(proved.refusal(op, flags).is_none(), may && !goes_over_tcp, "{op:?} {flags:?}");
         }
