@@ -12,13 +12,12 @@ need cargo-auditable 0.7.7 "lists in the program what it was built from"
 
 CARGO_TARGET_DIR=$(realpath -m "${1:-target/dist}")
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-export CARGO_TARGET_DIR SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0 CARGO_PROFILE_RELEASE_STRIP=symbols
-# What no part uses of another goes, and what is the same is there once. Whoever builds to try something does not wait for that.
-export CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1
+export CARGO_TARGET_DIR SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0
 # Paths of this machine would make two builds differ, and are nobody's business. Of several that fit, the last one counts.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 paths=("$cargo_home=/cargo" "$(rustc --print sysroot)=/rust" "$PWD=/forebay" "$CARGO_TARGET_DIR=/target")
-flags=() cflags=()
+# Functions whose machine code is the same are there once: nothing compares their addresses.
+flags=("-Clink-arg=-Wl,--icf=all") cflags=()
 for path in "${paths[@]}"; do
     flags+=("--remap-path-prefix=$path")
     cflags+=("-ffile-prefix-map=$path")
@@ -27,5 +26,5 @@ CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f'; echo "${flags[*]}")
 CFLAGS="${CFLAGS:-} ${cflags[*]}" CXXFLAGS="${CXXFLAGS:-} ${cflags[*]}"
 export CARGO_ENCODED_RUSTFLAGS CFLAGS CXXFLAGS
 
-cargo auditable build --release --locked --bin forebay >&2
+cargo auditable build --config "$PWD/scripts/dist.toml" --release --locked --bin forebay >&2
 echo "$CARGO_TARGET_DIR/release/forebay"
