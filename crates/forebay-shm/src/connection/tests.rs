@@ -64,5 +64,5 @@ async fn a_packet_that_the_kernel_does_not_take_ends_the_session_and_what_is_see
     drop(session);
     assert!(!worker.is_closed_by_peer());
     drop(spans);
-    assert!(worker.is_closed_by_peer());
+    worker.until_closed_by_peer().await;
 }
