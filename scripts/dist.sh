@@ -16,9 +16,8 @@ export CARGO_TARGET_DIR SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0
 # Paths of this machine would make two builds differ, and are nobody's business. Of several that fit, the last one counts.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 paths=("$cargo_home=/cargo" "$(rustc --print sysroot)=/rust" "$PWD=/forebay" "$CARGO_TARGET_DIR=/target")
-# Functions whose machine code is the same are there once: nothing compares their addresses. What a profile says of `strip`, cargo
-# forgets for a package that has a profile of its own.
-flags=("-Clink-arg=-Wl,--icf=all" "-Cstrip=symbols") cflags=()
+# What a profile says of `strip`, cargo forgets for a package that has a profile of its own.
+flags=("-Cstrip=symbols") cflags=()
 for path in "${paths[@]}"; do
     flags+=("--remap-path-prefix=$path")
     cflags+=("-ffile-prefix-map=$path")

@@ -3,8 +3,10 @@
 //! `systemctl restart` is one job of the unit, which is a `restart` while the process ends, and then a `start`. A stop, also that of a
 //! system that goes down, is a `stop`. A signal that somebody sends by hand has none. Asked is `systemctl`, as a child with a deadline.
 
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -17,6 +19,10 @@ const BOOTED: &str = "/run/systemd/system";
 const CGROUP: &str = "/proc/self/cgroup";
 /// How long systemctl may take: it waits for a systemd that is busy.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+
+/// How often systemctl is run, where a signal ends it: a systemd that ends a unit signals all of its processes, and this one may be among
+/// them, as it began just then.
+const ATTEMPTS: usize = 3;
 
 /// A job that a unit has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +49,7 @@ pub(crate) async fn ask() -> Option<UnitJob> {
         return None;
     }
     let unit = unit_of(&std::fs::read_to_string(CGROUP).ok()?)?;
-    let mut command = Command::new("systemctl");
-    if unit.is_of_user {
-        command.arg("--user");
-    }
-    // Names are patterns to it, and have backslashes: so it lists all.
-    command.args(["list-jobs", "--no-legend", "--no-pager", "--plain", "--full"]);
-    command.env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
-    match timeout(ANSWERED_WITHIN, command.output()).await {
+    match timeout(ANSWERED_WITHIN, list_jobs(unit.is_of_user)).await {
         Ok(Ok(output)) if output.status.success() => {
             let job = job_of(&unit.name, &String::from_utf8_lossy(&output.stdout));
             debug!(unit = unit.name, ?job, "what systemd is about to do");
@@ -70,6 +69,29 @@ pub(crate) async fn ask() -> Option<UnitJob> {
             None
         }
     }
+}
+
+/// What `systemctl list-jobs` says: of all, since names are patterns to it, and have backslashes.
+async fn list_jobs(is_of_user: bool) -> io::Result<Output> {
+    let mut command = Command::new("systemctl");
+    if is_of_user {
+        command.arg("--user");
+    }
+    command.args(["list-jobs", "--no-legend", "--no-pager", "--plain", "--full"]);
+    command.env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    answer_of(&mut command).await
+}
+
+/// What `command` says, which is run again if a signal ended it.
+async fn answer_of(command: &mut Command) -> io::Result<Output> {
+    let mut output = command.output().await?;
+    for _ in 1..ATTEMPTS {
+        if output.status.signal().is_none() {
+            break;
+        }
+        output = command.output().await?;
+    }
+    Ok(output)
 }
 
 /// The unit that a process with this control group is of, if it is a service's.
@@ -113,6 +135,22 @@ fn job_of(unit: &str, listed: &str) -> Option<UnitJob> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_command_that_a_signal_ends_is_run_again_and_not_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir(directory.path());
+            command
+        };
+        let output =
+            answer_of(&mut run("[ -e second ] && echo said && exit; : > second; kill -TERM $$")).await.unwrap();
+        assert_eq!(output.stdout, b"said\n");
+        let output = answer_of(&mut run("echo >> times; kill -TERM $$")).await.unwrap();
+        assert!(output.status.signal().is_some());
+        assert_eq!(std::fs::read(directory.path().join("times")).unwrap().len(), ATTEMPTS);
+    }
 
     #[test]
     fn the_unit_is_the_innermost_service_of_the_control_group() {

@@ -20,11 +20,13 @@ pub struct Options {
 
 /// What was needed for the cache's data path, with what it is for. Each yields to the user's environment, and is left out
 /// where the version of UCX does not know it.
-const TUNED: [(&str, &str); 13] = [
-    // Data goes by the device that the connection was made on. With "y" UCX makes a second round of messages for the other devices and
-    // shared memory, and a peer that closes meanwhile, or whose shared memory cannot be mapped, ends the process by SIGSEGV (1.20 to
-    // 1.22, ADR 0008). Each card has a context, and connections, of its own. One end with and one without hear nothing of each other.
+const TUNED: [(&str, &str); 14] = [
+    // Data goes by the device that the connection was made on. With "y" a second round of messages adds other devices and shared memory.
+    // Each card has a context, and connections, of its own. One end with it and one without hear nothing of each other.
     ("CM_USE_ALL_DEVICES", "n"),
+    // By default UCX's TCP waits in connect(2), and with it the thread. A peer that closes in that moment then has an endpoint free
+    // itself that its owner still has (`uct_tcp_ep_set_failed`, seen of 1.20 to 1.22): the process ends by SIGSEGV later (ADR 0008).
+    ("TCP_CONN_NB", "y"),
     // A listener restarts on its port while old connections linger in TIME_WAIT.
     ("CM_REUSEADDR", "y"),
     // Larger segments: 1 MiB over loopback 1312 -> 4845 MiB/s.
