@@ -17,7 +17,7 @@ const KUBELET: &str = "/var/lib/kubelet";
 const OF_THE_DRIVER: [&str; 4] = ["log.file", "allow_other", "fuse.allow_other", "fuse.selinux_context"];
 /// A word that nothing but a secret has: where one has it, it is looked for.
 const SECRET: &str = "hunter2";
-/// What a pod may set, apart from what the driver sets for it.
+/// What a pod may set, apart from what the driver sets for it. Written down once more than in `inline.rs`: that list is judged by it.
 const OF_PODS: [&str; 11] = [
     "ro",
     "rw",
