@@ -37,6 +37,9 @@ use crate::stats::Stats;
 
 /// The header with which an answer says its number, for logs and for people who ask what happened.
 const REQUEST_ID: &str = "x-amz-request-id";
+/// The least that a client takes of an answer, in bytes a second: with it, a piece is gone within the minute that others
+/// stand in line for its memory.
+const WRITE_RATE: u64 = 32 << 10;
 /// How long a client may send nothing of a body.
 const IDLE: Duration = Duration::from_secs(30);
 /// Forms are refused before they are read; this bounds them all the same.
@@ -51,6 +54,7 @@ fn limits(connections: usize) -> HttpLimits {
         head_within: Duration::from_secs(60),
         body_within: Duration::from_secs(3600),
         write_within: Duration::from_secs(30),
+        write_rate: WRITE_RATE,
         lasts_at_most: Duration::from_secs(24 * 3600),
         ends_within: Duration::from_secs(10),
     }
