@@ -185,7 +185,7 @@ impl Served {
                 let stat = self.client.stat(&place.path, true).await.map_err(|failure| failure::told(&failure))?;
                 if stat.attr.version().is_none() { Ok(stat.attr) } else { Err(failure::told(&failure)) }
             }
-            Err(failure) => Err(failure::told(&failure)),
+            Err(failure) => Err(failure::of_write(&failure)),
         }
     }
 
@@ -197,7 +197,7 @@ impl Served {
         let input = request.input;
         without_extras!(input)?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
-        let upload = self.client.begin_upload(&place.path).await.map_err(|failure| failure::told(&failure))?;
+        let upload = self.client.begin_upload(&place.path).await.map_err(|failure| failure::of_write(&failure))?;
         Ok(S3Response::new(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -330,7 +330,7 @@ impl Served {
             let message = "an object cannot be copied to itself: the cache carries no metadata that this could change";
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
         }
-        let attr = self.client.copy(&from.path, &to.path).await.map_err(|failure| failure::told(&failure))?;
+        let attr = self.client.copy(&from.path, &to.path).await.map_err(|failure| failure::of_write(&failure))?;
         let copied = CopyObjectResult {
             e_tag: tag_of(&attr),
             last_modified: etag::modified(&attr),

@@ -50,9 +50,9 @@ impl Served {
         if length <= part {
             let bytes = incoming.part(length).await?;
             incoming.finish().await?;
-            return self.client.put(path, bytes).await.map_err(|failure| failure::told(&failure));
+            return self.client.put(path, bytes).await.map_err(|failure| failure::of_write(&failure));
         }
-        let id = self.client.begin_upload(path).await.map_err(|failure| failure::told(&failure))?;
+        let id = self.client.begin_upload(path).await.map_err(|failure| failure::of_write(&failure))?;
         let mut upload = Upload { client: self.client.clone(), path: path.clone(), id, is_over: false };
         let mut tags = Vec::new();
         let mut bytes = incoming.part(part).await?;
@@ -60,7 +60,7 @@ impl Served {
         for number in 1.. {
             let sending = async {
                 let sent = self.client.upload_part(path, &upload.id, number, bytes).await;
-                sent.map_err(|failure| failure::told(&failure))
+                sent.map_err(|failure| failure::of_write(&failure))
             };
             let (tag, next) = tokio::try_join!(sending, incoming.part(part))?;
             tags.push(tag);
@@ -71,7 +71,7 @@ impl Served {
         }
         incoming.finish().await?;
         let completed = self.client.complete_upload(path, &upload.id, length, &tags).await;
-        let attr = completed.map_err(|failure| failure::told(&failure))?;
+        let attr = completed.map_err(|failure| failure::of_write(&failure))?;
         upload.is_over = true;
         Ok(attr)
     }
