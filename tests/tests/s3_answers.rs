@@ -1,6 +1,10 @@
 //! What the S3 endpoint answers where others have a say in what is right: as Amazon does, or as near as directories let it.
 
+use std::time::Duration;
+
 use forebay_e2e::{S3Keys, S3Scene, Setup, assert_s3_refused, at, credentials, ruled_out_by_mode, s3_status};
+use forebay_testkit::{DataSet, Fault};
+use futures::StreamExt as _;
 use object_store::signer::Method;
 use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMultipartOptions, PutPayload};
 
@@ -91,4 +95,35 @@ fn a_key_below_an_object_cannot_be_where_there_are_directories() {
     let refused = format!("{refused:?}");
     assert!(refused.contains("ObjectParentIsFile"), "{refused}");
     assert_eq!(std::fs::read_to_string(files.path().join("k")).unwrap(), "open");
+}
+
+#[test]
+fn the_first_bytes_of_a_cold_object_do_not_wait_for_those_that_follow() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    const FIRST: usize = 256 << 10;
+    let scene = S3Scene::start();
+    let (data, size, proxy) = (DataSet::new(3), 9 << 20, scene.bucket.proxy());
+    scene.bucket.put("cold", data, size);
+    // What the origin sends of all else stops there.
+    proxy.inject_reads(1000, Fault::Stall { after: FIRST as u64 + 1 });
+    let (client, path) = (scene.client(), at("cold"));
+    let mut stream = scene.run(client.get(&path)).unwrap().into_stream();
+    let mut bytes = Vec::new();
+    while bytes.len() < FIRST {
+        bytes.extend(scene.run(stream.next()).expect("more of it").unwrap());
+    }
+    proxy.heal();
+    scene.run(async {
+        loop {
+            match tokio::time::timeout(Duration::from_secs(1), stream.next()).await {
+                Ok(Some(more)) => bytes.extend(more.unwrap()),
+                Ok(None) => break,
+                // One may have come to where it stops after the others were let go.
+                Err(_) => proxy.release(),
+            }
+        }
+    });
+    assert_eq!((bytes.len() as u64, data.first_difference(0, &bytes)), (size, None));
 }
