@@ -11,6 +11,7 @@
     python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
     python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py
     python.py bench-s3 [ARGUMENT...]        measures GETs of `forebay s3` beside its origin's: python/benchmarks/s3_gets.py
+    python.py bench-prefetch [ARGUMENT...]  measures cold random reads whose order is announced, and is not: python/benchmarks/prefetch.py
     python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
 
 They make virtual environments below target/python from locked requirements. Where PyPI cannot be reached tests and programs are skipped,
@@ -239,6 +240,17 @@ def bench_s3(arguments: list[str]) -> int:
     return measure(python, "s3_gets.py", [*release_programs(), *arguments])
 
 
+def bench_prefetch(arguments: list[str]) -> int:
+    # With this interpreter, which may have torch.
+    return measure(pathlib.Path(sys.executable), "prefetch.py", [*release_programs(), *arguments], release_site())
+
+
+def release_site() -> pathlib.Path:
+    """The package with a native module that is optimised."""
+    subprocess.run(["cargo", "build", "--release", "--locked", "-p", "forebay-python", "--lib"], cwd=ROOT, check=True)
+    return installed(TARGET / "release/lib_native.so")
+
+
 def release_programs() -> list[object]:
     """The arguments that name them, once they are built."""
     parts = ["-p", "forebay", "-p", "forebay-testkit", "--bin", "forebay", "--bin", "forebay-testkit-s3"]
@@ -339,6 +351,8 @@ def main() -> int:
     beside.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     gets = commands.add_parser("bench-s3", help="measure GETs of forebay s3 beside its origin's", add_help=False)
     gets.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    announced = commands.add_parser("bench-prefetch", help="measure reads whose order is announced", add_help=False)
+    announced.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     measuring = commands.add_parser("bench", help="measure reads", add_help=False)
     measuring.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
@@ -358,6 +372,8 @@ def main() -> int:
         return bench_fsspec(options.arguments)
     if options.command == "bench-s3":
         return bench_s3(options.arguments)
+    if options.command == "bench-prefetch":
+        return bench_prefetch(options.arguments)
     return wheel(options.interpreter)
 
 

@@ -45,3 +45,11 @@ def test_gets_of_the_s3_endpoint_are_measured_beside_those_of_its_origin() -> No
     assert [row[0] for row in rows] == ["0ms"] * 4 + ["1ms"] * 4
     for row in rows:
         assert all(DURATION.fullmatch(cell) for cell in row[2:4]) and RATIO.fullmatch(row[4]), row
+
+
+def test_reads_whose_order_is_announced_are_measured_beside_those_whose_order_is_not() -> None:
+    heading, *rows = quick("prefetch.py", *programs())
+    assert heading == ["what", "announced", "not announced", "of not announced"]
+    assert len(rows) == 3 and "one process" in rows[0][0] and "fork" in rows[1][0] and "spawn" in rows[2][0]
+    for row in rows:
+        assert all(DURATION.fullmatch(cell) for cell in row[1:3]) and RATIO.fullmatch(row[3]), row
