@@ -8,6 +8,7 @@
                                             that cargo built beside each other: python/tests/s3_clients. FOREBAY_BLESS=1 is as above, for
                                             the table of docs/S3.md
     python.py table [--check]               writes these tables from what is written down, or says whether they are so
+    python.py bench-models [ARGUMENT...]    measures models beside safetensors' and Run:ai's loading of them: python/benchmarks/models.py
     python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
     python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py
     python.py bench-s3 [ARGUMENT...]        measures GETs of `forebay s3` beside its origin's: python/benchmarks/s3_gets.py
@@ -245,6 +246,13 @@ def bench_prefetch(arguments: list[str]) -> int:
     return measure(pathlib.Path(sys.executable), "prefetch.py", [*release_programs(), *arguments], release_site())
 
 
+def bench_models(arguments: list[str]) -> int:
+    subprocess.run(["cargo", "build", "--release", "--locked", "-p", "forebay-streamer"], cwd=ROOT, check=True)
+    streamer = ["--streamer", TARGET / "release/libforebay_streamer.so"]
+    python = environment("bench-models", locked(PACKAGE / "benchmarks/models.txt"))
+    return measure(python, "models.py", [*release_programs(), *streamer, *arguments], release_site())
+
+
 def release_site() -> pathlib.Path:
     """The package with a native module that is optimised."""
     subprocess.run(["cargo", "build", "--release", "--locked", "-p", "forebay-python", "--lib"], cwd=ROOT, check=True)
@@ -353,6 +361,8 @@ def main() -> int:
     gets.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     announced = commands.add_parser("bench-prefetch", help="measure reads whose order is announced", add_help=False)
     announced.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    models = commands.add_parser("bench-models", help="measure loading of models", add_help=False)
+    models.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     measuring = commands.add_parser("bench", help="measure reads", add_help=False)
     measuring.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
@@ -372,6 +382,8 @@ def main() -> int:
         return bench_fsspec(options.arguments)
     if options.command == "bench-s3":
         return bench_s3(options.arguments)
+    if options.command == "bench-models":
+        return bench_models(options.arguments)
     if options.command == "bench-prefetch":
         return bench_prefetch(options.arguments)
     return wheel(options.interpreter)

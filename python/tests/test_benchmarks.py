@@ -27,7 +27,7 @@ def programs() -> list[str]:
 
 
 def quick(script: str, *arguments: str) -> list[list[str]]:
-    """The rows of the table that a benchmark prints, its heading first."""
+    """The rows of the tables that a benchmark prints, each with its heading first."""
     places = [os.environ.get("PYTHONPATH", ""), str(BENCHMARKS), str(HERE / "programs")]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     command = [sys.executable, "-P", str(BENCHMARKS / script), "--quick", *arguments]
@@ -35,8 +35,7 @@ def quick(script: str, *arguments: str) -> list[list[str]]:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     lines = [line for line in ran.stdout.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert rows[1] == ["---"] * len(rows[0]), ran.stdout
-    return [rows[0], *rows[2:]]
+    return [row for row in rows if set(row) != {"---"}]
 
 
 def test_gets_of_the_s3_endpoint_are_measured_beside_those_of_its_origin() -> None:
@@ -53,3 +52,15 @@ def test_reads_whose_order_is_announced_are_measured_beside_those_whose_order_is
     assert len(rows) == 3 and "one process" in rows[0][0] and "fork" in rows[1][0] and "spawn" in rows[2][0]
     for row in rows:
         assert all(DURATION.fullmatch(cell) for cell in row[1:3]) and RATIO.fullmatch(row[3]), row
+
+
+def test_models_are_measured_beside_others_loading_of_them() -> None:
+    if not (streamer := os.environ.get("PYTHON_TESTS_STREAMER")):
+        pytest.skip("libforebay_streamer.so is not built: PYTHON_TESTS_STREAMER does not name it")
+    rows = quick("models.py", *programs(), "--streamer", streamer)
+    headings = [row for row in rows if row[1] == "what"]
+    assert [heading[2] for heading in headings] == ["forebay.safetensors", "libforebay_streamer.so"]
+    measured = [row for row in rows if row[1] != "what"]
+    assert [row[0] for row in measured] == ["in the process", "of a worker"] * 2
+    for row in measured:
+        assert all(DURATION.fullmatch(cell) for cell in row[2:4]) and RATIO.fullmatch(row[4]), row
