@@ -15,7 +15,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::signer::{Method, Signer as _};
 use object_store::{
     Error, GetOptions, GetRange, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions,
-    PutPayload,
+    PutPayload, UpdateVersion,
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -147,10 +147,24 @@ fn what_is_written_over_s3_is_at_the_origin_when_the_answer_comes() {
     assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
     scene.run(client.delete(&path)).unwrap();
 
+    // Of those who make an object only where there is none, one does.
+    let path = at("put/new");
+    let create = |number: u8| {
+        let (client, path) = (&client, &path);
+        let only_new = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        async move { client.put_opts(path, PutPayload::from(vec![number; 100]), only_new).await.map(|_| number) }
+    };
+    let created = scene.run(futures::future::join_all((0..8).map(create)));
+    let made: Vec<u8> = created.iter().filter_map(|created| created.as_ref().ok().copied()).collect();
+    let mut refused = created.iter().filter_map(|created| created.as_ref().err());
+    assert_eq!(made.len(), 1, "{created:?}");
+    assert!(refused.all(|error| matches!(error, Error::AlreadyExists { .. })), "{created:?}");
+    assert_eq!(at_origin("put/new").unwrap(), vec![made[0]; 100]);
     // What could not be kept.
-    let only_new = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-    let refused = scene.run(client.put_opts(&at("put/new"), PutPayload::from("x"), only_new)).unwrap_err();
-    assert!(at_origin("put/new").is_err(), "{refused}");
+    let version = UpdateVersion { e_tag: Some("\"other\"".to_owned()), version: None };
+    let update = PutOptions { mode: PutMode::Update(version), ..PutOptions::default() };
+    let refused = scene.run(client.put_opts(&path, PutPayload::from("x"), update)).unwrap_err();
+    assert_eq!(at_origin("put/new").unwrap().len(), 100, "{refused}");
     assert_eq!(scene.bucket.server().uploads(), Vec::<String>::new());
 }
 

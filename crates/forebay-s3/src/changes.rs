@@ -20,7 +20,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use crate::access::Caller;
 use crate::bucket::Place;
 use crate::checksums::Declared;
-use crate::conditions::Conditions;
+use crate::conditions::{Conditions, is_only_new};
 use crate::etag::{self, PartTag};
 use crate::failure::{self, of_upload};
 use crate::receive::Incoming;
@@ -144,8 +144,10 @@ impl Served {
         let caller = self.caller(&request)?;
         let (decoded, trailer) = (decoded_length(&request.headers), trailer(&request.headers));
         let (trailers, input) = (request.trailing_headers, request.input);
+        let only_new = is_only_new(input.if_match.as_ref(), input.if_none_match.as_ref());
+        let is_directory = input.key.ends_with('/');
         without(&[
-            ("a condition of a write", input.if_match.is_some() || input.if_none_match.is_some()),
+            ("this condition of a write", only_new.is_none() || (is_directory && only_new == Some(true))),
             ("a write at an offset", input.write_offset_bytes.is_some()),
         ])?;
         without_extras!(input)?;
@@ -163,7 +165,7 @@ impl Served {
         let attr = if place.is_directory {
             self.make_directory(&place, incoming, length).await?
         } else {
-            self.send(&place.path, incoming, length).await?
+            self.send(&place.path, incoming, length, only_new == Some(true)).await?
         };
         Ok(S3Response::new(PutObjectOutput {
             e_tag: tag_of(&attr),

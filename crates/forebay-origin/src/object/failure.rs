@@ -7,7 +7,7 @@ use forebay_types::{Failure, FailureKind};
 use object_store::client::{HttpError, HttpErrorKind};
 
 use super::exchange::{Observed, Refusal};
-use crate::names::{is_a_directory, no_such_upload, not_found, shown, version_changed};
+use crate::names::{exists, is_a_directory, no_such_upload, not_found, shown, version_changed};
 use crate::retry::Verdict;
 
 /// A failed attempt.
@@ -177,6 +177,7 @@ fn refused_change(url: &str, path: &[u8], refusal: &Refusal) -> Option<Problem> 
         (409, "OperationAborted" | "ConditionalRequestConflict") => {
             return Some(Problem::transient(format!("{place}: another request changes it at this moment ({said})")));
         }
+        (_, "BlobAlreadyExists") => exists(url, path),
         (_, "ExistingObjectIsDirectory" | "XMinioObjectExistsAsDirectory") => is_a_directory(url, path),
         (_, "ObjectParentIsFile" | "XMinioParentIsObject") => {
             failed(FailureKind::NotADirectory, format!("a name above it is a file ({said})"))
