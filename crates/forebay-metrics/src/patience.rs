@@ -44,11 +44,11 @@ impl Patience {
 mod tests {
     use super::*;
 
-    const MOST: Duration = Duration::from_secs(30);
+    const AT_FIRST: Duration = Duration::from_secs(30);
 
     #[test]
     fn a_byte_now_and_then_is_not_waited_for_without_end() {
-        let mut patience = Patience::new(MOST, 1024);
+        let mut patience = Patience::new(AT_FIRST, 1024);
         let mut waited = 0;
         while patience.left() > Duration::from_secs(1) {
             patience.waited(Duration::from_secs(1));
@@ -56,24 +56,24 @@ mod tests {
             waited += 1;
         }
         assert_eq!(waited, 29);
-        let mut lenient = Patience::new(MOST, 0);
-        lenient.waited(MOST);
+        let mut lenient = Patience::new(AT_FIRST, 0);
+        lenient.waited(AT_FIRST);
         assert_eq!(lenient.left(), Duration::ZERO);
         lenient.took(0);
-        assert_eq!(lenient.left(), MOST, "whatever it is");
+        assert_eq!(lenient.left(), AT_FIRST, "whatever it is");
     }
 
     #[test]
     fn who_is_as_fast_as_the_rate_is_waited_for_as_long_as_it_takes() {
-        let mut patience = Patience::new(MOST, 1024);
+        let mut patience = Patience::new(AT_FIRST, 1024);
         for _ in 0..1000 {
             patience.waited(Duration::from_secs(20));
             patience.took(20 * 1024);
-            assert_eq!(patience.left(), MOST);
+            assert_eq!(patience.left(), AT_FIRST);
         }
         patience.took(u64::MAX);
-        assert_eq!(patience.left(), MOST, "what was taken before is no reason to wait for longer");
-        patience.waited(MOST * 2);
+        assert_eq!(patience.left(), AT_FIRST, "what was taken before is no reason to wait for longer");
+        patience.waited(AT_FIRST * 2);
         patience.took(5 * 1024);
         assert_eq!(patience.left(), Duration::from_secs(5));
     }

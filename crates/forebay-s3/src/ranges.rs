@@ -16,7 +16,7 @@ pub(crate) enum Meant {
 }
 
 /// The largest number that the library reads at the beginning of a range.
-const MOST: u128 = i64::MAX as u128;
+const LARGEST: u128 = i64::MAX as u128;
 
 /// What a client means by `range`.
 pub(crate) fn meant(range: &str) -> Meant {
@@ -28,8 +28,8 @@ pub(crate) fn meant(range: &str) -> Meant {
         (None, None) => Meant::Whole,
         (None, Some(length)) if length > u128::from(u64::MAX) => Meant::Other(format!("bytes=-{}", u64::MAX)),
         (Some(first), Some(last)) if last < first => Meant::Whole,
-        (Some(first), _) if first > MOST => Meant::Other(format!("bytes={MOST}-")),
-        (Some(first), Some(last)) if last > MOST => Meant::Other(format!("bytes={first}-")),
+        (Some(first), _) if first > LARGEST => Meant::Other(format!("bytes={LARGEST}-")),
+        (Some(first), Some(last)) if last > LARGEST => Meant::Other(format!("bytes={first}-")),
         _ => Meant::This,
     }
 }
