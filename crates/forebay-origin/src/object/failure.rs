@@ -178,6 +178,9 @@ fn refused_change(url: &str, path: &[u8], refusal: &Refusal) -> Option<Problem> 
             return Some(Problem::transient(format!("{place}: another request changes it at this moment ({said})")));
         }
         (_, "BlobAlreadyExists") => exists(url, path),
+        (501, _) | (_, "NotImplemented") => {
+            failed(FailureKind::Unsupported, format!("the origin does not know what is asked for ({said})"))
+        }
         (_, "ExistingObjectIsDirectory" | "XMinioObjectExistsAsDirectory") => is_a_directory(url, path),
         (_, "ObjectParentIsFile" | "XMinioParentIsObject") => {
             failed(FailureKind::NotADirectory, format!("a name above it is a file ({said})"))
