@@ -95,7 +95,9 @@ class Streamer:
 
     def load(self, path: str, ranges: list[tuple[int, int]], buffer: Any) -> None:
         """Reads ranges of a file, offsets and lengths, one after the other into ``buffer``."""
-        count, at, places = len(ranges), buffer.ctypes.data, []
+        count = len(ranges)
+        places: list[int] = []
+        at: int = buffer.ctypes.data
         for _, length in ranges:
             places.append(at)
             at += length

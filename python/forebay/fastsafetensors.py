@@ -142,7 +142,7 @@ def copier_class(base: Any) -> Any:
 
         def wait_io(self, gbuf: Any, dtype: Any = None, noalign: bool = False) -> Any:
             """The tensors in it."""
-            wanted = {} if dtype is None else {"dtype": dtype}
+            wanted: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
             return self.metadata.get_tensors(gbuf, self._device, self.metadata.header_length, **wanted)
 
         def _read(self, offset: int, address: int, length: int) -> None:
