@@ -55,7 +55,7 @@ mod tests {
             patience.took(1);
             waited += 1;
         }
-        assert_eq!(waited, 29);
+        assert_eq!(waited, 30);
         let mut lenient = Patience::new(AT_FIRST, 0);
         lenient.waited(AT_FIRST);
         assert_eq!(lenient.left(), Duration::ZERO);
