@@ -388,6 +388,9 @@ impl Starting<'_> {
             }
             None => {}
         }
+        if let (Some(s3), Some(web)) = (&mut self.parts.s3, &self.parts.web) {
+            s3.tell(web.readiness());
+        }
         Ok(())
     }
 
