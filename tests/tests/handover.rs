@@ -308,6 +308,23 @@ fn a_process_that_is_told_twice_leaves_the_mount_that_it_has_given_away() {
     assert!(!is_mounted(&root));
 }
 
+/// > A new process that is given the mount and does not come to serve it within a minute does not any more: the one before serves on.
+#[test]
+fn a_mount_is_taken_back_from_a_process_that_does_not_come_to_serve_it() {
+    if !is_long_run() {
+        return;
+    }
+    let served = mount_of_worker();
+    let mut held = held(&served.mount);
+    // It waits until somebody serves again.
+    served.tree.verify(&served.mount.root());
+    assert_eq!(held.holding.serves(), Err(NotTaken::TakenBack));
+    drop(held);
+    served.tree.verify(&served.mount.root());
+    assert_eq!(served.mount.own_stats()["fuse"]["taken_back"], 1);
+    assert!(served.mount.log_text().contains("it is taken back"), "{}", served.mount.log_text());
+}
+
 #[test]
 fn another_user_does_not_get_to_the_socket_over_which_a_mount_is_taken_over() {
     let served = mount_of_worker();

@@ -191,6 +191,11 @@ impl HandOver {
         self.decide(Decision::Serve);
     }
 
+    /// Counts that a process which was given the mount has not come to serve it in time, so that this one serves it again.
+    pub fn taken_back(&self) {
+        self.shared.taken_back.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Another process serves the mount: what is left of it here ends, and it stays mounted.
     pub fn leave(&self) {
         self.shared.kept().into_iter().for_each(Keeping::leave);

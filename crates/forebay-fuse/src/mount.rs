@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay_client::Client;
 use forebay_fuse_io::{Adopted, Backings, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
-use forebay_handover::{Kept, State, was_left};
+use forebay_handover::{Kept, NotTaken, State, was_left};
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
 use tokio::runtime::Handle;
@@ -101,7 +101,7 @@ impl Mount {
         if let Some(survival) = &options.survival {
             keep(&mut session, &shared, survival).map_err(MountError::NotKept)?;
         }
-        let served = Self::serve(session, Arc::clone(&shared), mountpoint, (stale, stale_queue), || ());
+        let served = Self::serve(session, Arc::clone(&shared), mountpoint, (stale, stale_queue), || Ok(()));
         let mount = served.inspect_err(|_| shared.kept().into_iter().for_each(Keeping::forget))?;
         attached.keep = true;
         let carried = mount.answers()?;
@@ -113,14 +113,14 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Serves `session`, whatever began it. `begins` is called when nothing can fail any more, and before the first request is
-    /// taken.
+    /// Serves `session`, whatever began it. `begins` is called when nothing else can fail any more, and before the first request is
+    /// taken; if it fails, none is.
     fn serve(
         session: Session<Dispatcher>,
         shared: Arc<MountShared>,
         mountpoint: PathBuf,
         (stale, stale_queue): (StaleNames, StaleQueue),
-        begins: impl FnOnce(),
+        begins: impl FnOnce() -> Result<(), NotTaken>,
     ) -> Result<Self, MountError> {
         if let Some(payloads) = session.payloads() {
             shared.files.client.register(payloads);
@@ -144,7 +144,7 @@ impl Mount {
             .spawn(move || {
                 match may_begin.recv() {
                     Ok(()) => supervise(session, &decisions, &supervised, &stale),
-                    // It panicked before it was said that this process serves.
+                    // It was not said that this process serves.
                     Err(_) => stale.end(),
                 }
                 if teller.join().is_err() {
@@ -153,7 +153,8 @@ impl Mount {
                 tell_ended.send_replace(true);
             })
             .map_err(MountError::io("start a thread"))?;
-        begins();
+        // The keeper has been told that this process serves. It lets go: the one that serves on has it kept again.
+        begins().inspect_err(|_| shared.kept().into_iter().for_each(Keeping::leave))?;
         // The thread waits for it.
         let _ = begin.send(());
         Ok(Self { mountpoint, shared, served, ended, hand_over })
@@ -351,12 +352,17 @@ impl Successor {
         Ok(Self { files, stale: (names, queue), runtime, mountpoint: mountpoint.to_owned(), options: options.clone() })
     }
 
-    /// Serves it from now on. `begins` is called when nothing can fail any more, and before the first request is taken. On an
+    /// Serves it from now on. `begins` is called when nothing else can fail any more, and before the first request is taken. On an
     /// error, nothing was served, and the descriptor is closed.
     ///
     /// # Errors
     /// [`MountError`].
-    pub fn serve(self, state: State, connection: OwnedFd, begins: impl FnOnce()) -> Result<Mount, MountError> {
+    pub fn serve(
+        self,
+        state: State,
+        connection: OwnedFd,
+        begins: impl FnOnce() -> Result<(), NotTaken>,
+    ) -> Result<Mount, MountError> {
         let survival = self.options.survival.clone();
         let (mut session, going_on) = self.resume(state, connection)?;
         if let Some(survival) = &survival
@@ -388,6 +394,10 @@ impl Successor {
         }
         // What was read from them is handed out to this process now.
         drop(clones);
+        let begins = || {
+            begins();
+            Ok(())
+        };
         let mount = going_on.serve(session, begins)?;
         info!(mountpoint = %mount.mountpoint.display(), "taken over from a process that {how}");
         Ok(mount)
@@ -422,7 +432,11 @@ struct GoingOn {
 }
 
 impl GoingOn {
-    fn serve(self, session: Session<Dispatcher>, begins: impl FnOnce()) -> Result<Mount, MountError> {
+    fn serve(
+        self,
+        session: Session<Dispatcher>,
+        begins: impl FnOnce() -> Result<(), NotTaken>,
+    ) -> Result<Mount, MountError> {
         let Self { shared, backings, stale, mountpoint, read_ahead } = self;
         let mount = Mount::serve(session, Arc::clone(&shared), mountpoint, stale, begins);
         let mount = mount.inspect_err(|_| backings.end())?;

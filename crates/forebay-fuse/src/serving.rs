@@ -67,6 +67,8 @@ pub(crate) struct MountShared {
     kept: OnceLock<Keeping>,
     /// Requests that a process had taken which is gone.
     pub(crate) resent: AtomicU64,
+    /// How often the mount was taken back from a process that was given it.
+    pub(crate) taken_back: AtomicU64,
     deadline: Duration,
     presentation: Presentation,
     report: ReportSource,
@@ -117,6 +119,7 @@ impl MountShared {
             served: OnceLock::new(),
             kept: OnceLock::new(),
             resent: AtomicU64::new(0),
+            taken_back: AtomicU64::new(0),
             deadline: options.deadline,
             presentation,
             report: options.report.clone(),
@@ -184,6 +187,7 @@ impl MountShared {
                 fuse["io"] = channel_report(served);
                 fuse["io"]["landed"] = self.counters.landed().into();
             }
+            fuse["taken_back"] = self.taken_back.load(Ordering::Relaxed).into();
             if let Some(kept) = self.kept() {
                 fuse["kept"] = kept.report();
                 fuse["kept"]["resent"] = self.resent.load(Ordering::Relaxed).into();

@@ -37,6 +37,10 @@ pub trait GivingSide {
     /// Serves again.
     fn resume(&mut self);
 
+    /// A process that was given the mount has not said in time that it serves it: it may not any more. [`GivingSide::resume`] follows,
+    /// unless it had said so in the last moment.
+    fn taken_back(&mut self);
+
     /// Lets go of everything that only one process can have. The mount stays, and is not served any more.
     fn release(&mut self);
 }
@@ -73,7 +77,7 @@ pub struct Holding {
 /// Gives the mount to the process at the other end of `socket`, if it can be. `cannot` says why it cannot, whoever asks. Waits for all
 /// of it.
 pub fn give(socket: UnixStream, identity: Identity, cannot: Option<Refusal>, side: &mut dyn GivingSide) -> Outcome {
-    let wire = match Wire::new(socket) {
+    let wire = match Wire::of_hand_over(socket) {
         Ok(wire) => wire,
         Err(error) => {
             debug!(%error, "nobody to hand the mount over to");
@@ -131,6 +135,10 @@ impl Giving<'_> {
                 Err(refusal) => giving::Event::NotDrained(refusal),
             }),
             giving::Action::Give => self.send_state().err().map(giving::Event::NotGiven),
+            giving::Action::TakeBack => {
+                self.take_back();
+                None
+            }
             giving::Action::Resume => {
                 info!("the mount is not handed over, and served on");
                 self.side.resume();
@@ -153,6 +161,20 @@ impl Giving<'_> {
         sent.map_err(|error| error.to_string())
     }
 
+    fn take_back(&mut self) {
+        let told = self.wire.send(&Say::TakenBack, &[]);
+        // First told, and then not heard: who is not heard and was told nothing takes us to be dead, and serves.
+        match told.and_then(|()| self.wire.hear_no_more()) {
+            Ok(()) => {
+                warn!("the process that was given the mount does not come to serve it: it is taken back");
+                self.side.taken_back();
+            }
+            // Its end is there to be read, and before it what it said last.
+            Err(WireError::Closed) => {}
+            Err(error) => warn!(%error, "the mount cannot be taken back from the process that was given it"),
+        }
+    }
+
     fn wait(&mut self) -> giving::Event {
         loop {
             if self.look_at.take_if(|at| *at <= Instant::now()).is_some() {
@@ -168,6 +190,10 @@ impl Giving<'_> {
                 // It may be about to serve, and only the end of the connection tells that it is not.
                 Err(error) if self.giver.may_be_served_elsewhere() => {
                     warn!(%error, "the process that has the mount is not understood");
+                    // Who talks nonsense without an end is late, too.
+                    if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                        return giving::Event::Late;
+                    }
                 }
                 Err(error) => {
                     warn!(%error, "the process that takes the mount is not understood");
@@ -199,7 +225,7 @@ pub fn take(
     patience: Duration,
     tell: &mut dyn FnMut(&[String]),
 ) -> Result<Held, NotTaken> {
-    let wire = Wire::new(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
+    let wire = Wire::of_hand_over(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
     let (taker, first) = Taker::new(identity, order, patience, Instant::now());
     Taking { descriptors: Vec::new(), state: None, taker, tell, wire }.run(first)
 }
@@ -303,16 +329,29 @@ impl Holding {
     ///
     /// The other way round, the old process would go on after a death in between with a state that knows nothing of what was
     /// answered here: it would give the same handles to other files.
-    pub fn serves(&mut self) {
-        let Some(taker) = &mut self.taker else { return };
-        for action in taker.on(taking::Event::Serves, Instant::now()) {
-            if let taking::Action::Send(ask) = action
-                && let Err(error) = self.wire.send(&ask, &[])
-            {
-                // All the more the mount is ours.
-                debug!(%error, ?ask, "the old process does not listen");
+    ///
+    /// # Errors
+    /// [`NotTaken::TakenBack`]: the old process has waited for too long, and serves again. This one must not.
+    pub fn serves(&mut self) -> Result<(), NotTaken> {
+        let Self { wire, taker } = self;
+        let Some(taker) = taker else { return Ok(()) };
+        let mut actions = VecDeque::from(taker.on(taking::Event::Serves, Instant::now()));
+        while let Some(action) = actions.pop_front() {
+            match action {
+                taking::Action::Send(ask) => {
+                    if let Err(error) = wire.send(&ask, &[]) {
+                        // Of one that is dead the mount is ours all the more.
+                        debug!(%error, ?ask, "the old process does not listen");
+                        let taken_back = is_taken_back(wire);
+                        actions.extend(taker.on(taking::Event::NotHeard { taken_back }, Instant::now()));
+                    }
+                }
+                taking::Action::End(ended) => return ended,
+                // Who calls has the descriptors.
+                _ => {}
             }
         }
+        Ok(())
     }
 
     /// Waits until the old process has let go of everything else.
@@ -321,11 +360,21 @@ impl Holding {
     /// [`NotTaken::NotReleased`] when it does not; the mount is this process's all the same.
     pub fn released(mut self) -> Result<(), NotTaken> {
         // The old process waits for that. To say it again does nothing.
-        self.serves();
+        self.serves()?;
         let Self { wire, taker } = self;
         let Some(taker) = taker else { return Ok(()) };
         Taking { descriptors: Vec::new(), state: None, taker, tell: &mut |_| {}, wire }.released()
     }
+}
+
+/// Whether the old process has said that it has taken the mount back.
+fn is_taken_back(wire: &mut Wire) -> bool {
+    while let Ok(Some((said, _))) = wire.receive::<Say>(Some(Instant::now())) {
+        if said == Say::TakenBack {
+            return true;
+        }
+    }
+    false
 }
 
 impl Taking<'_> {

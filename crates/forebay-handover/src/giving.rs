@@ -8,7 +8,9 @@
 //!
 //! It stops serving with [`Action::Drain`] and begins again with [`Action::Resume`]. Once the new process was told that the mount is
 //! its own, it may serve: so from then on only the end of the connection, before it says that it serves, makes this one
-//! resume. Plain: it takes events and the time, and returns what is to be done.
+//! resume. One that neither says so nor ends, as when it was stopped, is waited for until a deadline; then the mount is *taken back*:
+//! this process says so, and hears no more but what was said until then. What the new one says after that fails there, and then it
+//! does not serve ([`crate::taking`]). Plain: it takes events and the time, and returns what is to be done.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,9 @@ use crate::message::{Ask, Hello, MAX_NAMES, Order, Refusal, Say, check_format};
 pub(crate) const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the new process may take to understand what it was given.
 pub(crate) const HELD_WITHIN: Duration = Duration::from_secs(30);
+/// How long the new process may take to say that it serves the mount, which nobody serves meanwhile: it makes inodes and handles of what
+/// it was given, a matter of seconds with millions of them.
+pub(crate) const SERVED_WITHIN: Duration = Duration::from_secs(60);
 /// How long a process that connects may take to say what it wants.
 const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether files are still open for writing.
@@ -69,6 +74,9 @@ pub(crate) enum Action {
     Drain(Duration),
     /// Send the state and the connection.
     Give,
+    /// Say that the mount is the new process's no more, and hear nothing but what that has said until now, and then the end. Where it
+    /// cannot be told, it is heard as before.
+    TakeBack,
     /// Serve again.
     Resume,
     /// Let go of everything but the mount, which stays.
@@ -103,6 +111,11 @@ enum State {
     /// of, which begins once it was told.
     Given {
         order: Order,
+        until: Instant,
+    },
+    /// The new process may have said that it serves, and it has not been heard yet; or it may not serve any more.
+    TakingBack {
+        order: Order,
     },
     /// Lets go of everything.
     Releasing,
@@ -130,21 +143,23 @@ impl Giver {
     pub(crate) fn serves(&self) -> bool {
         match &self.state {
             State::Listening { .. } | State::Waiting { .. } => true,
-            State::Draining { .. } | State::Offered { .. } | State::Given { .. } | State::Releasing => false,
+            State::Draining { .. } | State::Offered { .. } | State::Given { .. } => false,
+            State::TakingBack { .. } | State::Releasing => false,
             State::Ended(outcome) => *outcome == Outcome::Kept,
         }
     }
 
     /// Whether the new process was told that the mount is its own, and may be about to serve it.
     pub(crate) fn may_be_served_elsewhere(&self) -> bool {
-        matches!(self.state, State::Given { .. })
+        matches!(self.state, State::Given { .. } | State::TakingBack { .. })
     }
 
     /// When [`Event::Late`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Listening { until } | State::Waiting { until, .. } | State::Offered { until, .. } => Some(*until),
-            // What drains has a limit of its own. After that, no time makes it safe to serve.
+            State::Listening { until } | State::Waiting { until, .. } => Some(*until),
+            State::Offered { until, .. } | State::Given { until, .. } => Some(*until),
+            // What drains has a limit of its own. Of what is taken back, what was said or the end is there to be read.
             _ => None,
         }
     }
@@ -155,8 +170,9 @@ impl Giver {
             (State::Listening { .. }, Event::Asked(Ask::Hello(hello))) => self.greet(&hello, now),
             (State::Waiting { order, until, told }, event) => self.wait((order, until, told), event, now),
             (State::Draining { order, until }, event) => self.drain((order, until), event, now),
-            (State::Offered { order, .. }, event) => self.offer(order, event),
-            (State::Given { order }, event) => self.given(order, event),
+            (State::Offered { order, .. }, event) => self.offer(order, event, now),
+            (State::Given { order, until }, event) => self.given(order, until, event),
+            (State::TakingBack { order }, event) => self.take_back(order, event),
             (State::Releasing, Event::Released) => {
                 let mut actions = vec![Action::Send(Say::Released)];
                 actions.extend(self.end(Outcome::Gone));
@@ -226,10 +242,10 @@ impl Giver {
         }
     }
 
-    fn offer(&mut self, order: Order, event: Event) -> Vec<Action> {
+    fn offer(&mut self, order: Order, event: Event, now: Instant) -> Vec<Action> {
         match event {
             Event::Asked(Ask::Holding) => {
-                self.state = State::Given { order };
+                self.state = State::Given { order, until: now + SERVED_WITHIN };
                 vec![Action::Send(Say::Yours)]
             }
             Event::NotGiven(why) => self.resume_and_refuse(Refusal::Other(why)),
@@ -238,7 +254,7 @@ impl Giver {
         }
     }
 
-    fn given(&mut self, order: Order, event: Event) -> Vec<Action> {
+    fn given(&mut self, order: Order, until: Instant, event: Event) -> Vec<Action> {
         match (order, event) {
             (Order::ServeFirst, Event::Asked(Ask::Serving)) | (Order::ReleaseFirst, Event::Told) => {
                 self.state = State::Releasing;
@@ -246,8 +262,24 @@ impl Giver {
             }
             // It ends the connection only when it has closed what it was given, or is dead; and it says first that it serves.
             (_, Event::Closed | Event::Asked(Ask::GivingUp(_))) => self.resume(),
+            (_, Event::Late) => {
+                self.state = State::TakingBack { order };
+                vec![Action::TakeBack]
+            }
             // It may serve. Only the end of the connection tells that it does not.
-            _ => self.stay(State::Given { order }),
+            _ => self.stay(State::Given { order, until }),
+        }
+    }
+
+    fn take_back(&mut self, order: Order, event: Event) -> Vec<Action> {
+        match event {
+            // It said so just before.
+            Event::Asked(Ask::Serving) => {
+                self.state = State::Releasing;
+                vec![Action::Release]
+            }
+            Event::Closed | Event::Asked(Ask::GivingUp(_)) => self.resume(),
+            _ => self.stay(State::TakingBack { order }),
         }
     }
 

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! It serves only after "yours", and says so before it does. If it fails before that, it closes the connection to the kernel first
-//! and the one to the old process after that: by its end the old one learns that it may go on. Plain, as [`crate::giving`].
+//! and the one to the old process after that: by its end the old one learns that it may go on. If the old one does not hear that this
+//! one serves, it is dead; or it has taken the mount back, which it has said before it stopped to listen, and this one gives up. Plain, as
+//! [`crate::giving`].
 
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,9 @@ pub enum NotTaken {
     /// It serves no more, and does not let go of what only one process can have.
     #[error("the daemon that ran has not let go of its disks and files in {} s", RELEASED_WITHIN.as_secs())]
     NotReleased,
+    /// It waited for too long, and serves again.
+    #[error("the daemon that runs has taken the mount back: this process took too long to serve it")]
+    TakenBack,
     /// The connection to it cannot be used.
     #[error("cannot talk to the daemon that runs: {0}")]
     Io(String),
@@ -59,6 +64,7 @@ impl NotTaken {
             Self::Refused(refusal) => refusal.remedy(),
             Self::Protocol { .. } => "unmount and mount again",
             Self::NotReleased => "end it with `kill -9`, and mount again",
+            Self::TakenBack => "see what kept this process from running, and try again",
             Self::Silent | Self::Closed | Self::NotUnderstood(_) | Self::Io(_) => "see its log, and try again",
         }
     }
@@ -77,6 +83,12 @@ pub(crate) enum Event {
     NotUnderstood(String),
     /// The kernel's requests are served in the next moment.
     Serves,
+    /// The old process did not hear that the kernel's requests are served in the next moment; whether it has said before that it has
+    /// taken the mount back.
+    NotHeard {
+        /// It has.
+        taken_back: bool,
+    },
     /// The deadline that was told is here.
     Late,
 }
@@ -193,6 +205,11 @@ impl Taker {
             (State::Mine { until }, event) => self.mine(until, event, now),
             // Dead or done, it has nothing any more.
             (State::Served { .. }, Event::Said(Say::Released) | Event::Closed) => vec![Action::End(Ok(()))],
+            // Nothing was served yet.
+            (State::Served { .. }, Event::NotHeard { taken_back: true }) => {
+                self.serves_no_more();
+                self.give_up(NotTaken::TakenBack)
+            }
             (State::Served { .. }, Event::Late) => vec![Action::End(Err(NotTaken::NotReleased))],
             (State::Served { until }, _) => {
                 self.state = State::Served { until };
@@ -242,6 +259,13 @@ impl Taker {
 
     fn give_up(&mut self, why: NotTaken) -> Vec<Action> {
         vec![Action::Drop, Action::End(Err(why))]
+    }
+
+    fn serves_no_more(&mut self) {
+        #[cfg(test)]
+        {
+            self.serves = false;
+        }
     }
 
     fn now_serves(&mut self) {

@@ -200,6 +200,10 @@ impl GivingSide for Side {
         self.giving.send_replace(false);
     }
 
+    fn taken_back(&mut self) {
+        self.mount.taken_back();
+    }
+
     fn release(&mut self) {
         // First: whoever learns that the mount has ended here asks why. It is given away once.
         if let Some(peer) = self.peer {
