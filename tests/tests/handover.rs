@@ -197,6 +197,45 @@ fn options_that_a_mount_keeps_for_ever_are_compared_and_others_may_change() {
     served.tree.verify(&mount.root());
 }
 
+/// Whoever looks into it waits for a process to serve the mount.
+#[test]
+fn a_directory_below_the_mountpoint_is_refused_before_anybody_lets_go_of_anything() {
+    for mut served in [mount_of_worker(), up()] {
+        let mount = &mut served.mount;
+        let (before, below) = (mount.pid(), mount.path("drafts"));
+        for key in ["write.staging_dir", "client.local.dir"] {
+            let option = format!("{key}={}", below.display());
+            mount.replace(&["-o", &option, "-o", "client.local.size=64MiB"]).failed(1, &[key, "below the mountpoint"]);
+        }
+        assert!(!ended(before));
+        served.tree.verify(&mount.root());
+    }
+}
+
+/// A read of the access log waits for a line; nobody who waits for that read does.
+#[test]
+fn who_reads_the_access_log_goes_on_reading_in_the_next_process() {
+    let mut served = mount_of_worker();
+    let mut log = File::open(served.mount.path(".accesslog")).unwrap();
+    std::thread::scope(|scope| {
+        let (seen, is_seen) = std::sync::mpsc::channel();
+        let reads = scope.spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            let mut text = String::new();
+            while !text.contains("] open (") {
+                let length = log.read(&mut bytes).unwrap();
+                text.push_str(&String::from_utf8_lossy(&bytes[..length]));
+                // Nobody hears it any more at the end.
+                let _ = seen.send(());
+            }
+        });
+        is_seen.recv_timeout(SOON).unwrap();
+        replace(&mut served.mount);
+        served.tree.verify(&served.mount.root());
+        reads.join().unwrap();
+    });
+}
+
 #[test]
 fn what_is_served_over_rings_is_refused_by_name() {
     let bucket = Bucket::new();

@@ -171,6 +171,7 @@ impl HandOver {
             if Instant::now() >= until {
                 return Err(Refusal::Unanswered(under_way()));
             }
+            self.shared.virtual_files.log().answer_readers();
             thread::sleep(LOOKED_AT_EVERY);
         }
         if self.shared.ended.is_cancelled() { Err(Refusal::Detached) } else { Ok(()) }

@@ -23,7 +23,7 @@ pub const FS_TYPE: &str = "fuse.forebay";
 /// The kernel's table. The thread's own: it may be in another mount namespace than the process's first thread.
 const TABLE: &str = "/proc/thread-self/mountinfo";
 /// Symbolic links that are followed on the way to a mountpoint: as many as the kernel follows.
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 /// A server that takes longer for a `statfs` is there, but in no state to be talked to.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -168,6 +168,17 @@ pub fn listed(path: &Path) -> Option<PathBuf> {
         path = named.parent()?.join(target);
     }
     None
+}
+
+/// Where the mount at `mountpoint`, which must be resolved, is as well, as by a bind mount; and `mountpoint` itself, also if nothing is
+/// mounted there yet.
+pub(crate) fn places_of(mountpoint: &Path) -> Vec<PathBuf> {
+    // Without a table there is only what is asked for.
+    let table = std::fs::read(TABLE).unwrap_or_default();
+    let device = parse(&table).rfind(|entry| entry.mountpoint == mountpoint && entry.fs_type == FS_TYPE);
+    let device = device.map(|entry| entry.device);
+    let also = parse(&table).filter(|entry| device.as_ref() == Some(&entry.device)).map(|entry| entry.mountpoint);
+    also.chain([mountpoint.to_owned()]).collect()
 }
 
 /// The mountpoint as the kernel's table names it.

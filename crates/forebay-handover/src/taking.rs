@@ -21,6 +21,9 @@ use crate::message::{Ask, Hello, Order, Refusal, Say};
 const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// How long the old process may take to let go of disks and files.
 const RELEASED_WITHIN: Duration = Duration::from_secs(300);
+/// The longest that the process before takes until it has let go of everything, beyond what it waits for writers.
+pub const LETS_GO_WITHIN: Duration =
+    Duration::from_secs(DRAIN_WITHIN.as_secs() + HELD_WITHIN.as_secs() + RELEASED_WITHIN.as_secs());
 
 /// Why a mount was not taken over. The daemon that runs serves on, unless it is said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -75,6 +75,7 @@ pub use builder::NodeBuilder;
 pub use error::UserError;
 pub use forebay_client as client;
 pub use forebay_config as config;
+pub use forebay_handover::LETS_GO_WITHIN;
 pub use forebay_types as types;
 pub use mounted::MountSummary;
 pub use node::{Node, NodeAddresses};

@@ -223,6 +223,7 @@ impl Starting<'_> {
             return Ok(Before::Nobody);
         }
         let mountpoint = mountpoint::resolve(mountpoint)?;
+        mountpoint::is_apart(&mountpoint, &plan.loaded.config)?;
         if let Some(left) = self.kept(&mountpoint).await? {
             self.mountpoint = Some(mountpoint);
             return Ok(Before::Died(Box::new(left)));
