@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_e2e::{
-    Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, reading,
+    Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, once, reading,
     signal, skipped,
 };
 use forebay_handover::{Difference, Held, Identity, NotTaken, Order, Refusal, take};
@@ -109,6 +109,31 @@ fn readers_of_up_wait_for_the_next_worker_and_get_their_bytes() {
     replaced_under_readers(&mut served, 3);
     let log = served.mount.log_text();
     assert!(!log.contains("panic"), "{log}");
+}
+
+/// > If the new process of a mount that is let go of first fails to start, the one before is started again, and what is open goes on.
+#[test]
+fn up_is_started_again_when_the_process_that_was_to_replace_it_fails() {
+    let mut served = up();
+    let before = served.mount.pid();
+    let file = served.tree.file("file00").clone();
+    let mut open = File::open(served.mount.path("file00")).unwrap();
+    open.read_exact(&mut [0; 4096]).unwrap();
+    // It is opened when the process before has let go of everything.
+    let failed = served.mount.replace(&["-o", "security.audit.file=/dev/null/below"]);
+    assert_ne!(failed.code, Some(0), "{}", failed.text());
+    eventually("the process before has ended", SOON, || ended(before));
+    let again = once("the mount is served again", SOON, || served.mount.served_by());
+    assert_ne!(again, before);
+    let mut rest = Vec::new();
+    open.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.len() as u64, file.size - 4096);
+    assert_eq!(file.data.first_difference(4096, &rest), None);
+    served.tree.verify(&served.mount.root());
+    assert!(served.mount.log_text().contains("this process is started again"), "{}", served.mount.log_text());
+    drop(open);
+    let _ = served.mount.ask(&["umount"]).succeeded();
+    eventually("the mount has ended", SOON, || ended(again) && !is_mounted(&served.mount.root()));
 }
 
 #[test]

@@ -239,6 +239,12 @@ impl HandOver {
         }
     }
 
+    /// Whether a keeper has the mount over a crash, or had it until another process came, and is there still.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.shared.kept().is_some_and(Keeping::is_there)
+    }
+
     /// Whether the mount is unmounted, or another process's.
     pub(crate) fn is_detached(&self) -> bool {
         self.is_detached.load(Ordering::Acquire)

@@ -52,6 +52,11 @@ impl Keeping {
         }
     }
 
+    /// Whether the keeper is there.
+    pub(crate) fn is_there(&self) -> bool {
+        self.keeper.is_there()
+    }
+
     /// Whether it is `keeper` who has it.
     pub(crate) fn is_by(&self, keeper: &Arc<dyn Keeps>) -> bool {
         Arc::ptr_eq(&self.keeper, keeper)

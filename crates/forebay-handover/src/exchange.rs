@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::encoding::{decode, encode};
 use crate::giving::{self, Giver, Outcome};
@@ -38,11 +38,14 @@ pub trait GivingSide {
     fn resume(&mut self);
 
     /// A process that was given the mount has not said in time that it serves it: it may not any more. [`GivingSide::resume`] follows,
-    /// unless it had said so in the last moment.
+    /// or [`GivingSide::rescue`], unless it had said so in the last moment.
     fn taken_back(&mut self);
 
     /// Lets go of everything that only one process can have. The mount stays, and is not served any more.
     fn release(&mut self);
+
+    /// After [`GivingSide::release`]: the new process does not serve. Leaves `given` to whoever has the mount served again.
+    fn rescue(&mut self, given: Given);
 }
 
 /// What the new process needs.
@@ -70,8 +73,7 @@ pub struct Held {
 #[derive(Debug)]
 pub struct Holding {
     wire: Wire,
-    /// `None`: the old process has let go of everything, and waits for nothing.
-    taker: Option<Taker>,
+    taker: Taker,
 }
 
 /// Gives the mount to the process at the other end of `socket`, if it can be. `cannot` says why it cannot, whoever asks. Waits for all
@@ -85,7 +87,7 @@ pub fn give(socket: UnixStream, identity: Identity, cannot: Option<Refusal>, sid
         }
     };
     let giver = Giver::new(identity, cannot, Instant::now());
-    Giving { wire, giver, look_at: None, side }.run()
+    Giving { wire, giver, look_at: None, given: None, side }.run()
 }
 
 struct Giving<'a> {
@@ -93,6 +95,8 @@ struct Giving<'a> {
     giver: Giver,
     /// When it is looked for writers.
     look_at: Option<Instant>,
+    /// The state's memory and the connection, for as long as they may be needed once more.
+    given: Option<(OwnedFd, OwnedFd)>,
     side: &'a mut dyn GivingSide,
 }
 
@@ -141,12 +145,17 @@ impl Giving<'_> {
             }
             giving::Action::Resume => {
                 info!("the mount is not handed over, and served on");
+                self.given = None;
                 self.side.resume();
                 None
             }
             giving::Action::Release => {
                 self.side.release();
                 Some(giving::Event::Released)
+            }
+            giving::Action::Rescue => {
+                self.rescue();
+                None
             }
             // It was looked for before.
             giving::Action::End(_) => None,
@@ -158,7 +167,18 @@ impl Giving<'_> {
         let bytes = encode(&given.state).map_err(|malformed| malformed.to_string())?;
         let memory = sealed(&bytes).map_err(|error| format!("there is no memory for the state: {error}"))?;
         let sent = self.wire.send(&Say::Given, &[memory.as_fd(), given.connection.as_fd()]);
-        sent.map_err(|error| error.to_string())
+        sent.map_err(|error| error.to_string())?;
+        self.given = self.giver.may_rescue().then_some((memory, given.connection));
+        Ok(())
+    }
+
+    fn rescue(&mut self) {
+        let Some((memory, connection)) = self.given.take() else { return };
+        let state = read_sealed(&memory).map_err(|error| error.to_string());
+        match state.and_then(|bytes| decode(&bytes).map_err(|malformed| malformed.to_string())) {
+            Ok(state) => self.side.rescue(Given { state, connection }),
+            Err(error) => error!(error, "what was given to another process cannot be read any more: the mount ends"),
+        }
     }
 
     fn take_back(&mut self) {
@@ -246,11 +266,9 @@ impl Taking<'_> {
         loop {
             while let Some(action) = actions.pop_front() {
                 let event = match action {
-                    taking::Action::End(ended) => {
-                        ended?;
-                        return self.held(false);
-                    }
-                    taking::Action::Serve => return self.held(true),
+                    // It is ours only by `Serve`.
+                    taking::Action::End(ended) => return Err(ended.err().unwrap_or(NotTaken::Closed)),
+                    taking::Action::Serve => return self.held(),
                     action => self.act(action),
                 };
                 if let Some(event) = event {
@@ -313,12 +331,12 @@ impl Taking<'_> {
         }
     }
 
-    /// What is ours now. `waits`: the old process waits to hear that it is served.
-    fn held(mut self, waits: bool) -> Result<Held, NotTaken> {
+    /// What is ours now. The old process waits to hear that it is served.
+    fn held(mut self) -> Result<Held, NotTaken> {
         let (state, connection) = (self.state.take(), self.descriptors.pop());
         let both = state.zip(connection);
         let (state, connection) = both.ok_or_else(|| NotTaken::NotUnderstood("it gave nothing".to_owned()))?;
-        let holding = Holding { wire: self.wire, taker: waits.then_some(self.taker) };
+        let holding = Holding { wire: self.wire, taker: self.taker };
         Ok(Held { state, connection, holding })
     }
 }
@@ -334,7 +352,6 @@ impl Holding {
     /// [`NotTaken::TakenBack`]: the old process has waited for too long, and serves again. This one must not.
     pub fn serves(&mut self) -> Result<(), NotTaken> {
         let Self { wire, taker } = self;
-        let Some(taker) = taker else { return Ok(()) };
         let mut actions = VecDeque::from(taker.on(taking::Event::Serves, Instant::now()));
         while let Some(action) = actions.pop_front() {
             match action {
@@ -362,7 +379,9 @@ impl Holding {
         // The old process waits for that. To say it again does nothing.
         self.serves()?;
         let Self { wire, taker } = self;
-        let Some(taker) = taker else { return Ok(()) };
+        if !taker.waits_for_release() {
+            return Ok(());
+        }
         Taking { descriptors: Vec::new(), state: None, taker, tell: &mut |_| {}, wire }.released()
     }
 }

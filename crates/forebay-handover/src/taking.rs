@@ -3,7 +3,7 @@
 //! ```text
 //! Greeting ─Welcome─▶ Welcomed ─Given─▶ Looking ─understood─▶ Held ─Yours─▶ Mine ─serves─▶ Served ─Released─▶ Ended
 //!                                                                            │ order "release first"
-//!                                                                            └─Released─▶ Ended, and then it starts
+//!                                                                            └─Released─▶ starts, serves ─▶ Told
 //! ```
 //!
 //! It serves only after "yours", and says so before it does. If it fails before that, it closes the connection to the kernel first
@@ -107,7 +107,7 @@ pub(crate) enum Action {
     Look,
     /// Close the descriptors that were given.
     Drop,
-    /// Make ready to serve; then, with [`Event::Serves`], begin to.
+    /// Make ready to serve; then, with [`Event::Serves`], begin to. In the order "release first", all that the old process had is free.
     Serve,
     /// It is over. `Ok`: the mount is ours, and so is all that the old process had.
     End(Result<(), NotTaken>),
@@ -125,13 +125,15 @@ enum State {
     Held {
         until: Instant,
     },
-    /// It may serve. In the order "release first", it waits until then.
+    /// It may serve. In the order "release first", it waits until then for the old process to let go of everything, and then starts.
     Mine {
         until: Option<Instant>,
     },
     Served {
         until: Instant,
     },
+    /// It has said that it serves, and the old process has nothing any more.
+    Told,
     Ended,
 }
 
@@ -165,6 +167,11 @@ impl Taker {
         self.serves
     }
 
+    /// Whether it serves, and the old process has not let go of everything else yet.
+    pub(crate) fn waits_for_release(&self) -> bool {
+        matches!(self.state, State::Served { .. })
+    }
+
     /// When [`Event::Late`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
@@ -172,7 +179,7 @@ impl Taker {
                 Some(*until)
             }
             State::Mine { until } => *until,
-            State::Looking | State::Ended => None,
+            State::Looking | State::Told | State::Ended => None,
         }
     }
 
@@ -209,13 +216,17 @@ impl Taker {
             // Dead or done, it has nothing any more.
             (State::Served { .. }, Event::Said(Say::Released) | Event::Closed) => vec![Action::End(Ok(()))],
             // Nothing was served yet.
-            (State::Served { .. }, Event::NotHeard { taken_back: true }) => {
+            (State::Served { .. } | State::Told, Event::NotHeard { taken_back: true }) => {
                 self.serves_no_more();
                 self.give_up(NotTaken::TakenBack)
             }
             (State::Served { .. }, Event::Late) => vec![Action::End(Err(NotTaken::NotReleased))],
             (State::Served { until }, _) => {
                 self.state = State::Served { until };
+                Vec::new()
+            }
+            (State::Told, _) => {
+                self.state = State::Told;
                 Vec::new()
             }
             (State::Ended, _) => Vec::new(),
@@ -247,9 +258,14 @@ impl Taker {
                 vec![Action::Send(Ask::Serving)]
             }
             // Also a process that died has let go.
-            (Order::ReleaseFirst, Event::Said(Say::Released) | Event::Closed) => {
+            (Order::ReleaseFirst, Event::Said(Say::Released) | Event::Closed) if until.is_some() => {
+                self.state = State::Mine { until: None };
+                vec![Action::Serve]
+            }
+            (Order::ReleaseFirst, Event::Serves) if until.is_none() => {
                 self.now_serves();
-                vec![Action::End(Ok(()))]
+                self.state = State::Told;
+                vec![Action::Send(Ask::Serving)]
             }
             (Order::ReleaseFirst, Event::Late) => vec![Action::Drop, Action::End(Err(NotTaken::NotReleased))],
             // The old process died: all the more it is ours.

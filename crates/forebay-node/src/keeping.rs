@@ -183,7 +183,11 @@ pub(crate) async fn start(mountpoint: &Path, program: KeeperProgram) -> anyhow::
     tokio::task::spawn_blocking(move || launch(&mountpoint, program)).await.context("starting a keeper panicked")?
 }
 
-fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn Keeps>> {
+/// The same, from a thread that may wait.
+///
+/// # Errors
+/// As of [`start`].
+pub(crate) fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn Keeps>> {
     if let Some(keeper) = lasting(mountpoint, &program)? {
         return Ok(keeper);
     }

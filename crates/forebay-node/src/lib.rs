@@ -60,6 +60,7 @@ pub mod process;
 pub mod rdma;
 mod reloading;
 pub mod report;
+mod rescuing;
 mod s3;
 pub mod security;
 pub mod staged;

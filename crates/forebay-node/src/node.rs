@@ -226,7 +226,7 @@ impl Parts {
         }
         drop(self.place);
         if let Some(handover) = self.handover {
-            handover.close().await;
+            handover.close(at_once).await;
         }
         unmounted
     }

@@ -25,7 +25,7 @@ use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
-use crate::handover::{Handover, Running};
+use crate::handover::{Handover, Rescuer, Running};
 use crate::keeping::{self, Found, Left};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::{self, Place};
@@ -33,6 +33,7 @@ use crate::node::{Node, Parts};
 use crate::page::{Page, PageToken};
 use crate::plan::Plan;
 use crate::private_coordinator::Private;
+use crate::rescuing::Rescue;
 use crate::s3::{Given, S3};
 use crate::security::Security;
 use crate::state::{self, Role};
@@ -433,7 +434,11 @@ impl Starting<'_> {
         let Some(place) = &self.parts.place else { return Ok(()) };
         let mounted = Mounted::start(mount, place, offer, &plan.loaded).await?;
         let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
-        match Handover::serve(&place.claim.private_sockets().handover, identity, mounted.hand_over()) {
+        let rescue = plan.keeper.clone().map(|program| {
+            let rescue = Rescue { mountpoint: mountpoint.clone(), program, identity: identity.clone() };
+            Arc::new(move |given| rescue.keep(given)) as Rescuer
+        });
+        match Handover::serve(&place.claim.private_sockets().handover, identity, rescue, mounted.hand_over()) {
             Ok(handover) => self.parts.handover = Some(handover),
             Err(error) => warn!(%error, "`--replace` will not find this mount"),
         }

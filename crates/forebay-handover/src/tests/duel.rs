@@ -72,6 +72,8 @@ struct World {
     saw_end: bool,
     is_stopped: bool,
     outcome: Option<Outcome>,
+    /// Whether the old one has left the mount to a keeper, after the new one had failed.
+    rescued: bool,
     taken: Option<Result<(), NotTaken>>,
     /// Whose files the user was told of.
     told: Vec<String>,
@@ -98,6 +100,7 @@ impl World {
             saw_end: false,
             is_stopped: false,
             outcome: None,
+            rescued: false,
             taken: None,
             told: Vec::new(),
             holds: false,
@@ -134,6 +137,7 @@ impl World {
         let old = self.giver.as_ref().is_some_and(Giver::serves);
         let new = self.new_serves();
         assert!(!(old && new), "both serve: {:?}", self.script);
+        assert!(!(self.rescued && new), "it serves what a keeper has: {:?}", self.script);
         assert!(!new || self.holds, "it serves what it does not hold: {:?}", self.script);
     }
 
@@ -225,6 +229,7 @@ impl World {
             }
             giving::Action::Resume => {}
             giving::Action::Release => self.tell_old(giving::Event::Released),
+            giving::Action::Rescue => self.rescued = true,
             giving::Action::End(outcome) => {
                 self.old_actions.clear();
                 (self.outcome, self.old_closed, self.look_at) = (Some(outcome), true, None);
@@ -258,7 +263,13 @@ impl World {
                 let taken_back = self.to_new.drain(..).any(|said| said == Say::TakenBack);
                 self.tell_new(taking::Event::NotHeard { taken_back });
             }
-            taking::Action::Send(ask) => self.to_old.push_back(ask),
+            taking::Action::Send(ask) => {
+                let has_all = ask == Ask::Serving && !self.taker.as_ref().is_some_and(Taker::waits_for_release);
+                self.to_old.push_back(ask);
+                if has_all {
+                    (self.taken, self.new_closed) = (Some(Ok(())), true);
+                }
+            }
             taking::Action::Tell(names) => self.told = names,
             taking::Action::Look if self.script.is_understood => self.tell_new(taking::Event::Understood),
             taking::Action::Look => self.tell_new(taking::Event::NotUnderstood("nonsense".to_owned())),
@@ -345,11 +356,36 @@ fn whatever_goes_wrong_before_the_new_one_serves_the_old_one_goes_on() {
         Script { is_understood: false, ..good() },
         Script { can_serve: false, ..good() },
         Script { is_understood: false, order: Order::ReleaseFirst, ..good() },
+        Script { is_drained: false, order: Order::ReleaseFirst, ..good() },
     ] {
         let world = run(script.clone());
         assert_eq!((world.serves(), world.outcome), (Some(Side::Old), Some(Outcome::Kept)), "{script:?}");
-        assert!(world.taken.is_some_and(|taken| taken.is_err()) && !world.holds, "{script:?}");
+        assert!(world.taken.is_some_and(|taken| taken.is_err()) && !world.holds && !world.rescued, "{script:?}");
     }
+}
+
+/// The old one has let go of all that it would need to serve.
+#[test]
+fn where_the_new_one_does_not_come_to_start_a_keeper_has_the_mount() {
+    let order = Order::ReleaseFirst;
+    let world = run(Script { order, can_serve: false, ..Script::default() });
+    assert!(world.rescued && world.serves().is_none());
+    assert_eq!(world.outcome, Some(Outcome::Gone));
+    let (mut rescued, mut taken_back) = (0, 0);
+    for at in 0..40 {
+        let world = run(Script { order, death: Some((at, Side::New)), ..Script::default() });
+        // Dead before it was given anything, or after it had said that it serves: then a keeper of its own has it.
+        assert!(world.rescued || world.serves() == Some(Side::Old) || world.outcome == Some(Outcome::Gone), "{at}");
+        rescued += u32::from(world.rescued);
+        let world = run(Script { order, stop: Some(at), ..Script::default() });
+        match (world.serves(), &world.taken) {
+            (Some(Side::New), Some(Ok(()))) => assert!(!world.rescued, "{at}"),
+            (None, Some(Err(NotTaken::TakenBack))) => taken_back += u32::from(world.rescued),
+            (Some(Side::Old), Some(Err(NotTaken::Closed | NotTaken::Silent))) => assert!(!world.rescued, "{at}"),
+            other => panic!("stopped after {at}: {other:?}"),
+        }
+    }
+    assert!(rescued > 0 && taken_back > 0);
 }
 
 /// Whenever it is stopped. Once it was told that the mount is its own it is told, too, that it is not any more; and what it has said
@@ -428,7 +464,7 @@ proptest! {
         match world.serves() {
             Some(_) => {}
             // The keeper's case: who had the mount is dead, or the old one had let go of what it needs for good.
-            None => prop_assert!(dead.is_some(), "{:?}", script),
+            None => prop_assert!(dead.is_some() || world.rescued, "{:?}", script),
         }
         if dead == Some(Side::New) && script.order == Order::ServeFirst && world.outcome != Some(Outcome::Gone) {
             prop_assert_eq!(world.serves(), Some(Side::Old), "{:?}", script);

@@ -53,6 +53,14 @@ impl GivingSide for Old {
     fn release(&mut self) {
         self.did.push("release");
     }
+
+    fn rescue(&mut self, given: Given) {
+        assert_eq!(given.state, full());
+        let mut text = String::new();
+        std::fs::File::from(given.connection).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "the kernel");
+        self.did.push("rescue");
+    }
 }
 
 #[test]
@@ -87,6 +95,20 @@ fn who_does_not_come_to_serve_leaves_the_mount_to_the_old_process() {
     let held = take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap();
     drop(held);
     assert_eq!(gives.join().unwrap(), (Outcome::Kept, vec!["drain", "resume"]));
+}
+
+#[test]
+fn who_does_not_come_to_start_leaves_the_mount_to_whoever_the_old_process_has_rescue_it() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let gives = thread::spawn(move || {
+        let mut old = Old::default();
+        (give(ours, identity(), None, &mut old), old.did)
+    });
+    let held = take(theirs, identity(), Order::ReleaseFirst, PATIENCE, &mut |_| {}).unwrap();
+    // The old one has let go of everything, and waits.
+    assert!(!gives.is_finished());
+    drop(held);
+    assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release", "rescue"]));
 }
 
 /// A new process that has the mount, and has not said that it serves; and the old one.
