@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_fuse_io::{Channel, Pauser, Session};
-use forebay_handover::{Given, Journal, Kept, Refusal, spend};
+use forebay_handover::{Given, Journal, Keeps, Kept, Refusal, spend};
 use forebay_locks::{Condvar, Mutex};
 use tracing::warn;
 
@@ -243,6 +243,26 @@ impl HandOver {
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.shared.kept().is_some_and(Keeping::is_there)
+    }
+
+    /// Who keeps the mount over a crash, if somebody does, or did until another process came.
+    #[must_use]
+    pub fn keeper(&self) -> Option<Arc<dyn Keeps>> {
+        self.shared.kept().map(Keeping::keeper)
+    }
+
+    /// Whether the mount is to outlive a crash of this process, and its keeper has ended.
+    #[must_use]
+    pub fn lacks_keeper(&self) -> bool {
+        self.shared.kept().is_some_and(Keeping::lacks_keeper)
+    }
+
+    /// Has `keeper` keep the mount in the place of one that has ended. False: there is nothing to be kept any more. May wait.
+    ///
+    /// # Errors
+    /// When it does not take it.
+    pub fn renew(&self, keeper: Arc<dyn Keeps>) -> io::Result<bool> {
+        self.shared.kept().map_or(Ok(false), |kept| kept.renew(keeper))
     }
 
     /// Whether the mount is unmounted, or another process's.

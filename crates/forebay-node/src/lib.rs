@@ -40,6 +40,8 @@ mod handover;
 mod hot;
 mod http;
 mod keeper_process;
+mod keeper_watch;
+mod keeper_watcher;
 pub mod keepers;
 pub mod keeping;
 mod leaving;

@@ -26,6 +26,7 @@ use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
 use crate::handover::{Handover, Rescuer, Running};
+use crate::keeper_watcher::KeeperWatcher;
 use crate::keeping::{self, Found, Left};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::{self, Place};
@@ -441,6 +442,10 @@ impl Starting<'_> {
         match Handover::serve(&place.claim.private_sockets().handover, identity, rescue, mounted.hand_over()) {
             Ok(handover) => self.parts.handover = Some(handover),
             Err(error) => warn!(%error, "`--replace` will not find this mount"),
+        }
+        if let Some(program) = plan.keeper.clone().filter(|_| mounted.hand_over().keeper().is_some()) {
+            let watcher = KeeperWatcher::start(mountpoint.clone(), program, mounted.hand_over());
+            self.parts.keeper_watcher = Some(watcher);
         }
         self.parts.stopping = plan.keeper.clone().map(|program| Stopping {
             on_stop: plan.loaded.config.fuse_on_stop,
