@@ -148,6 +148,16 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     detach(&resolve(mountpoint)?, how)
 }
 
+/// Takes away our mount at `mountpoint`, which nobody serves and nobody will: what waits for an answer gets an error. Does not look into
+/// it: somebody may have its connection still.
+///
+/// # Errors
+/// [`MountError::NotMounted`], and whatever else keeps it from being unmounted.
+pub fn take_away(mountpoint: &Path) -> Result<(), MountError> {
+    let listed = listed(mountpoint).ok_or_else(|| MountError::NotMounted(mountpoint.to_owned()))?;
+    detach(&listed, Detach::Forced)
+}
+
 /// Whether this answer means that the mount has no server. A request that was under way while its server died is
 /// aborted; later ones find no connection.
 fn is_of_the_dead(errno: Errno) -> bool {

@@ -20,6 +20,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+pub mod after_stop;
 pub mod assembly;
 mod audit;
 pub mod binding;

@@ -39,23 +39,43 @@ struct OwnUnit {
 
 /// The job of the unit of this process. `None`: it has none; this process is of no service; or systemd does not say.
 pub(crate) async fn ask() -> Option<UnitJob> {
+    own_job().await.flatten()
+}
+
+/// The same; `None` only where it is not known.
+pub(crate) async fn own_job() -> Option<Option<UnitJob>> {
+    let unit = own_unit()?;
+    // Names are patterns to it, and have backslashes: so it lists all.
+    let listed = systemctl(&unit, &["list-jobs", "--no-legend", "--no-pager", "--plain", "--full"]).await?;
+    let job = job_of(&unit.name, &listed);
+    debug!(unit = unit.name, ?job, "what systemd is about to do");
+    Some(job)
+}
+
+/// Properties of the unit of this process, as lines of `NAME=VALUE`; `None` where they are not known.
+pub(crate) async fn own_properties(names: &str) -> Option<String> {
+    let unit = own_unit()?;
+    // Only patterns have it read a backslash as anything else.
+    let property = format!("--property={names}");
+    systemctl(&unit, &["show", "--no-pager", &property, "--", &unit.name]).await
+}
+
+fn own_unit() -> Option<OwnUnit> {
     if !Path::new(BOOTED).is_dir() {
         return None;
     }
-    let unit = unit_of(&std::fs::read_to_string(CGROUP).ok()?)?;
+    unit_of(&std::fs::read_to_string(CGROUP).ok()?)
+}
+
+/// What systemctl prints; `None` if it does not work.
+async fn systemctl(unit: &OwnUnit, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("systemctl");
     if unit.is_of_user {
         command.arg("--user");
     }
-    // Names are patterns to it, and have backslashes: so it lists all.
-    command.args(["list-jobs", "--no-legend", "--no-pager", "--plain", "--full"]);
-    command.env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
     match timeout(ANSWERED_WITHIN, command.output()).await {
-        Ok(Ok(output)) if output.status.success() => {
-            let job = job_of(&unit.name, &String::from_utf8_lossy(&output.stdout));
-            debug!(unit = unit.name, ?job, "what systemd is about to do");
-            job
-        }
+        Ok(Ok(output)) if output.status.success() => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
         Ok(Ok(output)) => {
             let said = String::from_utf8_lossy(&output.stderr);
             warn!(status = %output.status, %said, "systemctl does not say what systemd is about to do");
