@@ -239,12 +239,6 @@ impl HandOver {
         }
     }
 
-    /// Whether a keeper has the mount over a crash, or had it until another process came, and is there still.
-    #[must_use]
-    pub fn is_kept(&self) -> bool {
-        self.shared.kept().is_some_and(Keeping::is_there)
-    }
-
     /// Who keeps the mount over a crash, if somebody does, or did until another process came.
     #[must_use]
     pub fn keeper(&self) -> Option<Arc<dyn Keeps>> {

@@ -155,6 +155,8 @@ impl Mount {
                     // It was not said that this process serves.
                     Err(_) => stale.end(),
                 }
+                // Whatever it held is not waited for.
+                drop(supervised);
                 if teller.join().is_err() {
                     warn!("the thread that tells of stale names panicked");
                 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_fuse::HandOver;
-use forebay_handover::{Given, GivingSide, Held, Identity, NotTaken, Order, Refusal, give, peer_of, take};
+use forebay_handover::{Given, GivingSide, Held, Identity, Keeps, NotTaken, Order, Refusal, give, peer_of, take};
 use forebay_private::{PrivateError, PrivateListener, may_talk, nobody, our_user};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -160,10 +160,10 @@ impl Answerer {
             let peer = peer_of(&socket).ok().and_then(|peer| peer.process);
             let (successor, giving) = (Arc::clone(&self.successor), self.giving.clone());
             let rescue = self.rescue.clone();
-            let mut side = Side { mount, rescue, stop, left, peer, successor, giving, is_released };
             let identity = self.identity.clone();
             let mut giving = tokio::task::spawn_blocking(move || {
-                let cannot = side.mount.cannot();
+                let (cannot, mount) = (mount.cannot(), Some(mount));
+                let mut side = Side { mount, keeper: None, rescue, stop, left, peer, successor, giving, is_released };
                 give(socket, identity, cannot, &mut side)
             });
             tokio::select! {
@@ -178,8 +178,8 @@ impl Answerer {
                 () = self.left.cancelled() => break (giving, released),
             }
         };
-        // Its path goes with it, before the next process listens there.
-        drop(listener);
+        // Its path goes with it, before the next process listens there. And so does the memory of the cache, which that one needs.
+        drop((listener, self.mount));
         info!("another process serves the mount: this one ends");
         let _ = have_all_ended.await;
         // It fails only when the other process has died.
@@ -190,7 +190,10 @@ impl Answerer {
 
 /// This process, as far as a hand-over moves it.
 struct Side {
-    mount: HandOver,
+    /// `None`: it is another process's, and nothing of it is left here.
+    mount: Option<HandOver>,
+    /// Who kept it over a crash when it was let go of.
+    keeper: Option<Arc<dyn Keeps>>,
     rescue: Option<Rescuer>,
     stop: CancellationToken,
     left: CancellationToken,
@@ -204,26 +207,29 @@ struct Side {
 impl GivingSide for Side {
     fn writers(&mut self) -> Vec<String> {
         // Nobody is waited for when this process ends: to drain is refused then.
-        if self.stop.is_cancelled() { Vec::new() } else { self.mount.writers() }
+        let mount = self.mount.as_ref().filter(|_| !self.stop.is_cancelled());
+        mount.map(HandOver::writers).unwrap_or_default()
     }
 
     fn drain(&mut self, within: Duration) -> Result<(), Refusal> {
         // First, so that whoever stops this sees one or the other.
         self.giving.send_replace(true);
-        if self.stop.is_cancelled() { Err(Refusal::Detached) } else { self.mount.drain(within) }
+        let mount = self.mount.as_ref().filter(|_| !self.stop.is_cancelled());
+        mount.map_or(Err(Refusal::Detached), |mount| mount.drain(within))
     }
 
     fn give(&mut self) -> io::Result<Given> {
-        self.mount.give()
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        self.mount.as_ref().ok_or_else(gone)?.give()
     }
 
     fn resume(&mut self) {
-        self.mount.resume();
+        self.mount.iter().for_each(HandOver::resume);
         self.giving.send_replace(false);
     }
 
     fn taken_back(&mut self) {
-        self.mount.taken_back();
+        self.mount.iter().for_each(HandOver::taken_back);
     }
 
     fn release(&mut self) {
@@ -231,7 +237,10 @@ impl GivingSide for Side {
         if let Some(peer) = self.peer {
             let _ = self.successor.set(peer);
         }
-        self.mount.leave();
+        if let Some(mount) = self.mount.take() {
+            self.keeper = mount.keeper();
+            mount.leave();
+        }
         self.left.cancel();
         // An error means that this process has ended by another way: then nothing is left to let go of.
         let _ = self.is_released.recv();
@@ -239,7 +248,7 @@ impl GivingSide for Side {
 
     fn rescue(&mut self, given: Given) {
         // Whoever keeps it over a crash has been told that it is the next process's, and knows when that dies.
-        if self.mount.is_kept() {
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.is_there()) {
             return warn!("the next process does not serve the mount: its keeper has it");
         }
         let Some(rescue) = &self.rescue else {

@@ -230,7 +230,8 @@ impl Parts {
         {
             stopping.take_away().await;
         }
-        drop(self.place);
+        // Before the process that takes the mount over is told that it may start: with these goes what the mount had of the cache.
+        drop((self.place, self.stopping));
         if let Some(handover) = self.handover {
             handover.close(at_once).await;
         }
