@@ -54,6 +54,7 @@ pub(crate) fn is_apart(mountpoint: &Path, config: &Config) -> anyhow::Result<()>
         ("client.local.dir", config.client_local_dir.as_deref()),
         ("coordinator.state_dir", config.coordinator_state_dir.as_deref()),
         ("security.audit.file", config.security_audit_file.as_deref()),
+        ("log.file", config.log_file.as_deref()),
     ];
     let disks = config.worker_disks.iter().map(|disk| ("worker.disks", before_a_pattern(&disk.path)));
     let named = named.into_iter().filter_map(|(key, path)| Some((key, path?.to_owned())));
