@@ -85,7 +85,8 @@ impl Ended {
             Some(UnitJob::Stop) => false,
             // What that comes to is not for us to say.
             Some(UnitJob::Other) => true,
-            None => self.is_restarted(),
+            // It is the start that has failed: systemd has it among its jobs until the unit is down.
+            Some(UnitJob::Begun) | None => self.is_restarted(),
         }
     }
 
@@ -129,6 +130,7 @@ mod tests {
         let left = ended("success", ("exited", "0"), PROPERTIES);
         for (ended, followed) in [(&wrong, false), (&killed, true), (&failed, true), (&left, false)] {
             assert_eq!(ended.is_followed(None), followed, "{ended:?}");
+            assert_eq!(ended.is_followed(Some(UnitJob::Begun)), followed, "{ended:?}");
             // As in a restart, before the start.
             assert!(ended.is_followed(Some(UnitJob::Start)), "{ended:?}");
             assert!(!ended.is_followed(Some(UnitJob::Stop)), "{ended:?}");

@@ -23,6 +23,8 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
 pub(crate) enum UnitJob {
     /// Its next process is started.
     Start,
+    /// A process of it is being started: of one that ends, the start that it was.
+    Begun,
     /// It is stopped.
     Stop,
     /// Something else.
@@ -39,10 +41,11 @@ struct OwnUnit {
 
 /// The job of the unit of this process. `None`: it has none; this process is of no service; or systemd does not say.
 pub(crate) async fn ask() -> Option<UnitJob> {
-    own_job().await.flatten()
+    // To a process that is told to end, a start is a start.
+    own_job().await.flatten().map(|job| if job == UnitJob::Begun { UnitJob::Start } else { job })
 }
 
-/// The same; `None` only where it is not known.
+/// The same, and whether a start is this process's own; `None` only where it is not known.
 pub(crate) async fn own_job() -> Option<Option<UnitJob>> {
     let unit = own_unit()?;
     // Names are patterns to it, and have backslashes: so it lists all.
@@ -122,9 +125,11 @@ fn job_of(unit: &str, listed: &str) -> Option<UnitJob> {
         if fields.next()? != unit {
             return None;
         }
-        Some(match fields.next()? {
-            "start" | "restart" | "try-restart" | "reload-or-start" => UnitJob::Start,
-            "stop" => UnitJob::Stop,
+        // A restart runs while its process is stopped, and then waits to be a start; a start runs while its process starts.
+        Some(match (fields.next()?, fields.next()) {
+            ("start", Some("running")) => UnitJob::Begun,
+            ("start" | "restart" | "try-restart" | "reload-or-start", _) => UnitJob::Start,
+            ("stop", _) => UnitJob::Stop,
             _ => UnitJob::Other,
         })
     })
@@ -157,10 +162,11 @@ mod tests {
     #[test]
     fn a_restart_is_told_from_a_stop_and_from_jobs_of_others() {
         let listed = "1404 forebay-mount@mnt-data.service restart running\n1405 forebay-worker.service       stop    waiting\n \
-                      77 other.service nop waiting\n78 queued.service start waiting\n";
+                      77 other.service nop waiting\n78 queued.service start waiting\n79 failing.service start running\n";
         let job = |unit: &str| job_of(unit, listed);
         assert_eq!(job("forebay-mount@mnt-data.service"), Some(UnitJob::Start));
         assert_eq!(job("queued.service"), Some(UnitJob::Start), "somebody starts it again that was to be stopped");
+        assert_eq!(job("failing.service"), Some(UnitJob::Begun), "that is the start that comes to nothing");
         assert_eq!(job("forebay-worker.service"), Some(UnitJob::Stop));
         assert_eq!(job("other.service"), Some(UnitJob::Other));
         assert_eq!(job("forebay-mount@mnt.service"), None);
