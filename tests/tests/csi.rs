@@ -113,6 +113,12 @@ impl Node {
     /// Starts keepers for the daemons, without any capability. From now on the driver relies on them.
     fn start_keepers(&mut self) {
         self.kill();
+        self.start_host();
+        self.start();
+    }
+
+    /// Starts what starts keepers, and nothing else.
+    fn start_host(&mut self) {
         let mut command = forebay_as(Role::Worker, "keeper", &[]);
         command.arg("keeper").arg("--host").arg(self.private("keepers.sock"));
         command.arg("--launcher").arg(self.private("launcher.sock"));
@@ -120,7 +126,22 @@ impl Node {
         confined.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
         self.keepers = Some(self.container().start(&wrapped(confined, &command)));
         eventually("keepers can be had", SOON, || UnixStream::connect(self.private("keepers.sock")).is_ok());
-        self.start();
+    }
+
+    /// Kills keepers, and what starts them, as a pod ends.
+    fn kill_keepers(&mut self) {
+        let mut host = self.keepers.take().expect("who starts keepers");
+        let _ = self.shell(&format!("kill -9 $({KEEPERS} | cut -d/ -f3)")).succeeded();
+        host.wait().unwrap();
+    }
+
+    fn keepers(&self) -> usize {
+        self.shell(&format!("{KEEPERS} | wc -l")).succeeded().text().trim().parse().unwrap()
+    }
+
+    /// Logs of daemons.
+    fn logs(&self) -> usize {
+        std::fs::read_dir(self.path(DRIVER).join("logs")).unwrap().count()
     }
 
     fn private(&self, socket: &str) -> PathBuf {
@@ -408,8 +429,32 @@ fn what_a_pod_has_open_goes_on_when_daemon_and_driver_are_killed_and_started_aga
     node.unpublish("volume", 1).unwrap();
     node.unstage().unwrap();
     assert!(!node.is_mounted() && node.daemons() == 0);
-    let keepers = || node.shell(&format!("{KEEPERS} | wc -l")).succeeded().text().trim().to_owned();
-    eventually("who starts keepers is left alone", SOON, || keepers() == "1");
+    eventually("who starts keepers is left alone", SOON, || node.keepers() == 1);
+}
+
+#[test]
+fn daemons_whose_keepers_have_ended_ask_the_next_pod_for_others() {
+    if !can_survive() {
+        return;
+    }
+    let Some(mut node) = Node::new() else { return };
+    node.bucket.put_text("hello", "from the bucket");
+    node.start_keepers();
+    node.stage().unwrap();
+    node.publish(1, true).unwrap();
+    assert_eq!(node.keepers(), 2, "one, and who starts it");
+    node.kill_keepers();
+    let hello = format!("{}/hello", node.text(&target(1)));
+    assert_eq!(node.shell(&format!("cat {hello}")).succeeded().text(), "from the bucket");
+    assert_eq!(node.keepers(), 0, "a daemon starts none that would end with its own container");
+    node.start_host();
+    eventually("a keeper has the mount again", SOON, || node.keepers() == 2);
+    // It has what the one before had: whoever waits for the next daemon gets an answer.
+    node.kill_daemons();
+    assert_eq!(node.shell(&format!("cat {hello}")).succeeded().text(), "from the bucket");
+    node.unpublish("volume", 1).unwrap();
+    node.unstage().unwrap();
+    assert!(!node.is_mounted() && node.daemons() == 0);
 }
 
 #[test]
@@ -419,9 +464,7 @@ fn where_keepers_are_to_be_and_are_not_nothing_is_mounted() {
     }
     let Some(mut node) = Node::new() else { return };
     node.start_keepers();
-    let mut host = node.keepers.take().expect("who starts keepers");
-    let _ = node.shell(&format!("kill -9 $({KEEPERS} | cut -d/ -f3)")).succeeded();
-    host.wait().unwrap();
+    node.kill_keepers();
     // Its socket is there.
     refused(node.stage(), Code::Unavailable);
     std::fs::remove_file(node.private("keepers.sock")).unwrap();
@@ -450,6 +493,7 @@ fn a_pod_mounts_with_its_own_credentials_what_an_admin_lets_it() {
     assert_eq!(node.daemons(), 1);
     node.unpublish("csi-2", 2).unwrap();
     assert!(!node.is_mounted() && node.daemons() == 0);
+    assert_eq!(node.logs(), 0);
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub const FS_TYPE: &str = "fuse.forebay";
 /// The kernel's table. The thread's own: it may be in another mount namespace than the process's first thread.
 const TABLE: &str = "/proc/thread-self/mountinfo";
 /// Symbolic links that are followed on the way to a mountpoint: as many as the kernel follows.
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 /// A server that takes longer for a `statfs` is there, but in no state to be talked to.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -148,6 +148,16 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     detach(&resolve(mountpoint)?, how)
 }
 
+/// Takes away our mount at `mountpoint`, which nobody serves and nobody will: what waits for an answer gets an error. Does not look into
+/// it: somebody may have its connection still.
+///
+/// # Errors
+/// [`MountError::NotMounted`], and whatever else keeps it from being unmounted.
+pub fn take_away(mountpoint: &Path) -> Result<(), MountError> {
+    let listed = listed(mountpoint).ok_or_else(|| MountError::NotMounted(mountpoint.to_owned()))?;
+    detach(&listed, Detach::Forced)
+}
+
 /// Whether this answer means that the mount has no server. A request that was under way while its server died is
 /// aborted; later ones find no connection.
 fn is_of_the_dead(errno: Errno) -> bool {
@@ -168,6 +178,17 @@ pub fn listed(path: &Path) -> Option<PathBuf> {
         path = named.parent()?.join(target);
     }
     None
+}
+
+/// Where the mount at `mountpoint`, which must be resolved, is as well, as by a bind mount; and `mountpoint` itself, also if nothing is
+/// mounted there yet.
+pub(crate) fn places_of(mountpoint: &Path) -> Vec<PathBuf> {
+    // Without a table there is only what is asked for.
+    let table = std::fs::read(TABLE).unwrap_or_default();
+    let device = parse(&table).rfind(|entry| entry.mountpoint == mountpoint && entry.fs_type == FS_TYPE);
+    let device = device.map(|entry| entry.device);
+    let also = parse(&table).filter(|entry| device.as_ref() == Some(&entry.device)).map(|entry| entry.mountpoint);
+    also.chain([mountpoint.to_owned()]).collect()
 }
 
 /// The mountpoint as the kernel's table names it.

@@ -112,6 +112,9 @@ fn of_fuse(fuse: &Fuse, families: &mut Families) {
         .add([("result", "miss")], fuse.read_misses);
     families.counter("forebay_fuse_written_bytes_total", "Bytes written").add([], fuse.written_bytes);
     families.gauge("forebay_fuse_inodes", "Inodes that the kernel holds").add([], fuse.inodes);
+    families
+        .counter("forebay_mount_taken_back_total", "Hand-overs of a mount whose new process did not serve it in time")
+        .add([], fuse.taken_back);
     fuse.io.iter().for_each(|io| of_fuse_io(io, families));
 }
 

@@ -160,6 +160,8 @@ pub struct Fuse {
     pub read_misses: u64,
     pub written_bytes: u64,
     pub inodes: u64,
+    /// Hand-overs whose new process did not serve in time.
+    pub taken_back: u64,
     /// How requests come from the kernel.
     pub io: Option<FuseIo>,
 }

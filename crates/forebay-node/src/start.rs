@@ -25,7 +25,8 @@ use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
-use crate::handover::{Handover, Running};
+use crate::handover::{Handover, Rescuer, Running};
+use crate::keeper_watcher::KeeperWatcher;
 use crate::keeping::{self, Found, Left};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::{self, Place};
@@ -33,6 +34,7 @@ use crate::node::{Node, Parts};
 use crate::page::{Page, PageToken};
 use crate::plan::Plan;
 use crate::private_coordinator::Private;
+use crate::rescuing::Rescue;
 use crate::s3::{Given, S3};
 use crate::security::Security;
 use crate::state::{self, Role};
@@ -223,6 +225,7 @@ impl Starting<'_> {
             return Ok(Before::Nobody);
         }
         let mountpoint = mountpoint::resolve(mountpoint)?;
+        mountpoint::is_apart(&mountpoint, &plan.loaded.config)?;
         if let Some(left) = self.kept(&mountpoint).await? {
             self.mountpoint = Some(mountpoint);
             return Ok(Before::Died(Box::new(left)));
@@ -435,9 +438,17 @@ impl Starting<'_> {
         let Some(place) = &self.parts.place else { return Ok(()) };
         let mounted = Mounted::start(mount, place, offer, &plan.loaded).await?;
         let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
-        match Handover::serve(&place.claim.private_sockets().handover, identity, mounted.hand_over()) {
+        let rescue = plan.keeper.clone().map(|program| {
+            let rescue = Rescue { mountpoint: mountpoint.clone(), program, identity: identity.clone() };
+            Arc::new(move |given| rescue.keep(given)) as Rescuer
+        });
+        match Handover::serve(&place.claim.private_sockets().handover, identity, rescue, mounted.hand_over()) {
             Ok(handover) => self.parts.handover = Some(handover),
             Err(error) => warn!(%error, "`--replace` will not find this mount"),
+        }
+        if let Some(program) = plan.keeper.clone().filter(|_| mounted.hand_over().keeper().is_some()) {
+            let watcher = KeeperWatcher::start(mountpoint.clone(), program, mounted.hand_over());
+            self.parts.keeper_watcher = Some(watcher);
         }
         self.parts.stopping = plan.keeper.clone().map(|program| Stopping {
             on_stop: plan.loaded.config.fuse_on_stop,
