@@ -97,8 +97,9 @@ struct WireUpload {
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireChanged {
-    attr: Option<WireAttr>,
+struct WireChanged<'a> {
+    #[serde(borrow)]
+    attr: Option<WireAttr<'a>>,
     token: String,
 }
 
@@ -156,8 +157,8 @@ impl ChangeReply {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wire: WireChanged = decode("change reply", bytes)?;
-        Ok(Self { attr: wire.attr.map(Attr::try_from).transpose()?, token: wire.token })
+        let wire: WireChanged<'_> = decode("change reply", bytes)?;
+        Ok(Self { attr: wire.attr.map(|attr| attr.attr_beside(None)).transpose()?, token: wire.token })
     }
 }
 
