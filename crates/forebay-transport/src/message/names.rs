@@ -70,16 +70,10 @@ impl PageOfNames {
         decode(WHAT, body.strip_prefix(&self.0[..])?).ok()
     }
 
-    /// Bytes of them.
+    /// The same in memory of their own.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are no bytes; there always are some.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub fn copied(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
     }
 }
 
