@@ -99,7 +99,9 @@ impl Page {
 }
 
 impl ListedName {
-    fn new(entry: DirEntry) -> Self {
+    /// This one.
+    #[must_use]
+    pub fn new(entry: DirEntry) -> Self {
         Self { entry, path: OnceLock::new(), id: OnceLock::new(), number: OnceLock::new() }
     }
 
