@@ -312,6 +312,7 @@ fn client_options(config: &Config) -> ClientOptions {
             file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
             models: config.client_prefetch_models,
         },
+        directory_budget: config.client_prefetch_directory_budget.as_u64(),
         // At most 1 MiB, as the table of keys says.
         small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),
         ..ClientOptions::default()

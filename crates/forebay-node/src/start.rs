@@ -516,6 +516,7 @@ fn without_data(config: &Config) -> Config {
         network_rdma_metadata_enabled: false,
         network_shared_memory: SharedMemory::Off,
         client_prefetch_max_part_number: Some(0),
+        client_prefetch_directory_budget: forebay_types::ByteSize::bytes(0),
         ..config.clone()
     }
 }

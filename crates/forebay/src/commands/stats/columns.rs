@@ -25,11 +25,12 @@ pub(super) enum Section {
     Object,
     Local,
     Hedge,
+    Ahead,
 }
 
 impl Section {
     /// The letters of all of them.
-    pub(super) const LETTERS: &'static str = "ufmcreolh";
+    pub(super) const LETTERS: &'static str = "ufmcreolha";
 
     /// The one with this letter.
     pub(super) fn of(letter: char) -> Option<Self> {
@@ -43,6 +44,7 @@ impl Section {
             Self::Object,
             Self::Local,
             Self::Hedge,
+            Self::Ahead,
         ];
         all.into_iter().find(|section| section.letter() == letter)
     }
@@ -59,6 +61,7 @@ impl Section {
             Self::Object => 'o',
             Self::Local => 'l',
             Self::Hedge => 'h',
+            Self::Ahead => 'a',
         }
     }
 
@@ -83,6 +86,7 @@ impl Section {
             Self::Object => "object",
             Self::Local => "local",
             Self::Hedge => "hedge",
+            Self::Ahead => "ahead",
         }
     }
 }
@@ -156,9 +160,9 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 48] = {
+const COLUMNS: [Column; 52] = {
     use Format::{Bytes, Count, Millis, Percent};
-    use Section::{Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, Usage};
+    use Section::{Ahead, Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, Usage};
     [
         column(Usage, "cpu", Percent, 0, |i| Some(100.0 * i.rate(|r| Some(r.process?.cpu_seconds))?)),
         column(Usage, "mem", Bytes, 0, |i| i.gauge(|r| Some(r.process?.resident_bytes as f64))),
@@ -208,6 +212,10 @@ const COLUMNS: [Column; 48] = {
         column(Hedge, "won", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_won as f64))),
         column(Hedge, "wasted", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_wasted as f64))),
         column(Hedge, "avoided", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.avoided_reads as f64))),
+        column(Ahead, "fetch", Bytes, 0, |i| i.rate(|r| Some(r.client.as_ref()?.prefetched as f64))),
+        column(Ahead, "files", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead as f64))),
+        column(Ahead, "used", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead_used as f64))),
+        column(Ahead, "wasted", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead_wasted as f64))),
     ]
 };
 
