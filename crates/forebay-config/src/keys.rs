@@ -125,7 +125,8 @@ keys! {
         /// Use huge pages for this memory if they are available.
         worker_memory_huge_pages "worker.memory.huge_pages": bool = true;
         /// Allocate all of this memory at start, in the background. Otherwise the first read that uses a part of it
-        /// waits for the kernel. `forebay up` does so only if this key is set to `true` explicitly.
+        /// waits for the kernel. `forebay up` does so at start only if this key is set to `true` explicitly. If it is not
+        /// set, `forebay up` does so once a tenth of the memory is used.
         worker_memory_prewarm "worker.memory.prewarm": bool = true;
         /// Verify each sector's CRC32C also when it is read from DRAM, not only when it comes from disk or network.
         worker_memory_verify_reads "worker.memory.verify_reads": bool = true;

@@ -381,6 +381,8 @@ pub(super) mod tests {
             ("/remotecache/ops", 10.0),
             ("/hedge/sent", 10.0),
             ("/hedge/avoided", 10.0),
+            ("/ahead/files", 10.0),
+            ("/ahead/wasted", 10.0),
             ("/rdma/write", 40960.0),
             ("/rdma/read", 640.0),
             ("/rdma/w_ops", 10.0),
