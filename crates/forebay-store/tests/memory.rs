@@ -36,7 +36,8 @@ async fn memory_is_taken_ahead_once_a_tenth_of_it_is_used() {
     let pool = Pool::new(options).unwrap();
     let file = File::from(pool.descriptor().unwrap().try_clone_to_owned().unwrap());
     let backed = || file.metadata().unwrap().blocks() * 512;
-    let store = Store::open(StoreOptions { prewarm: Prewarm::OnceUsed, ..StoreOptions::in_memory(pool) }).await.unwrap();
+    let store =
+        Store::open(StoreOptions { prewarm: Prewarm::OnceUsed, ..StoreOptions::in_memory(pool) }).await.unwrap();
     fill(&store, key(1, 0), sectors(0, 128), BLOCK).await;
     // The task has had its turns.
     for _ in 0..100 {
