@@ -1,5 +1,5 @@
-//! A program that opens the files of a directory in the order of its listing: the origin, which is far away, is asked for them before they
-//! are opened, but not for what is not opened.
+//! A program that opens the files of a directory in the order of its listing: the origin, which is far away, is asked
+//! for them before they are opened, but not for what is not opened.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -44,8 +44,8 @@ fn is_right(bytes: &[u8], data: DataSet) -> bool {
     bytes.len() as u64 == SIZE && data.first_difference(0, bytes).is_none()
 }
 
-/// Reads files in this order, and gives how many of them the origin was not asked for before they were opened: each of these is a
-/// wait of the whole way.
+/// Reads files in this order, and gives how many of them the origin was not asked for before they were opened: each of
+/// these is a wait of the whole way.
 fn waits(bucket: &Bucket, mount: &Mount, order: impl IntoIterator<Item = usize>) -> u64 {
     let before = bucket.gets();
     let mut waits = 0;
@@ -145,7 +145,8 @@ fn a_file_that_was_replaced_before_it_was_fetched_ahead_is_never_read_as_it_was(
                 assert!(is_right(&read(&mount, at), data(at)), "{}", key(at));
                 continue;
             }
-            // An open may still find the version of the listing, whose bytes nobody has: it fails, and the next one finds the new one.
+            // An open may still find the version of the listing, whose bytes nobody has: it fails, and the next one
+            // finds the new one.
             eventually("the file is read as it is now", SOON, || match std::fs::read(mount.path(&key(at))) {
                 Ok(bytes) => {
                     assert!(is_right(&bytes, data(999)), "{}", key(at));

@@ -1,9 +1,9 @@
 //! Whether the files of a directory are likely to be opened once it is listed. Pure.
 //!
-//! A program that walks a tree lists a directory and opens what it listed, and then the same of the next one. So where one
-//! directory was walked ([`crate::walk`]), the first files of the others beside it are fetched with their names, before the first
-//! open. One directory at a time: until one was opened after all, or was not, no other is expected to be. So a program that only
-//! lists is soon left alone, however many directories it lists.
+//! A program that walks a tree lists a directory and opens what it listed, and then the same of the next one. So where
+//! one directory was walked ([`crate::walk`]), the first files of the others beside it are fetched with their names,
+//! before the first open. One directory at a time: until one was opened after all, or was not, no other is expected to
+//! be. So a program that only lists is soon left alone, however many directories it lists.
 
 use std::collections::VecDeque;
 
@@ -40,8 +40,8 @@ impl Habits {
         self.0.truncate(KNOWN);
     }
 
-    /// `directory` is listed: the endings of the files that are expected to be opened, if any are. [`Habits::settle`] has to say
-    /// what came of it.
+    /// `directory` is listed: the endings of the files that are expected to be opened, if any are. [`Habits::settle`]
+    /// has to say what came of it.
     pub(crate) fn expect(&mut self, directory: &FsPath) -> Option<Endings> {
         let habit = self.of(directory)?;
         if habit.credit == 0 || habit.expected.is_some() {

@@ -1,8 +1,9 @@
 //! A page of a directory, as a client keeps it.
 //!
-//! Workers are asked for each listing: what they say may have changed. Mostly it has not, and then the same thousand names would be
-//! decoded again, their versions hashed and their paths put together. So a client keeps a few pages, each with the bytes that said
-//! it, and an answer with the same bytes is that page ([`Pages::read`]). Nothing is believed for longer because of it.
+//! Workers are asked for each listing: what they say may have changed. Mostly it has not, and then the same thousand
+//! names would be decoded again, their versions hashed and their paths put together. So a client keeps a few pages,
+//! each with the bytes that said it, and an answer with the same bytes is that page ([`Pages::read`]). Nothing is
+//! believed for longer because of it.
 //!
 //! What follows from a name (its path, the id of its version) is worked out when somebody asks for it, and once.
 

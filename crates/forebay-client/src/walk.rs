@@ -1,18 +1,20 @@
 //! Which files of one directory to fetch before they are opened: a state machine. Pure.
 //!
-//! A program that opens the files of a directory in the order of its listing waits for the origin once for each of them. It is seen
-//! by where the files that it opens stand in the listing. Several readers may be at it, side by side or each in a part of its own,
-//! so a directory has a few *cursors*: an open near the place where one stands moves it on, and any other open begins one. A
-//! cursor that has moved on [`SHOWN_BY`] times in order is a walk, and the next names are guessed to be opened: as many as
-//! [`FIRST_WINDOW`] at first, and twice as many with each guess that comes true, up to [`MAX_WINDOW`].
+//! A program that opens the files of a directory in the order of its listing waits for the origin once for each of
+//! them. It is seen by where the files that it opens stand in the listing. Several readers may be at it, side by side
+//! or each in a part of its own, so a directory has a few *cursors*: an open near the place where one stands moves it
+//! on, and any other open begins one. A cursor that has moved on [`SHOWN_BY`] times in order is a walk, and the next
+//! names are guessed to be opened: as many as [`FIRST_WINDOW`] at first, and twice as many with each guess that comes
+//! true, up to [`MAX_WINDOW`].
 //!
-//! Of the names only small files are guessed that end as one of those that were opened: who reads `.jpg` leaves out the `.txt`
-//! beside it. What is to be looked at only is not fetched: questions about names count for nothing here.
+//! Of the names only small files are guessed that end as one of those that were opened: who reads `.jpg` leaves out the
+//! `.txt` beside it. What is to be looked at only is not fetched: questions about names count for nothing here.
 //!
-//! Guesses may be wrong. One is when its name was passed over, when it could not be fetched, or when nobody opened anything there
-//! for [`IDLE`]. A directory is *worth* something at first, each guess that comes true adds [`GAIN`], each wrong one takes
-//! [`LOSS`], and at zero it is given up for [`GIVEN_UP_FOR`]. So is one whose files are opened without any order. And where what
-//! was guessed was in reach already, as when a data set is read again, nothing is guessed for the next [`REST`] files.
+//! Guesses may be wrong. One is when its name was passed over, when it could not be fetched, or when nobody opened
+//! anything there for [`IDLE`]. A directory is *worth* something at first, each guess that comes true adds [`GAIN`],
+//! each wrong one takes [`LOSS`], and at zero it is given up for [`GIVEN_UP_FOR`]. So is one whose files are opened
+//! without any order. And where what was guessed was in reach already, as when a data set is read again, nothing is
+//! guessed for the next [`REST`] files.
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -48,7 +50,8 @@ const GIVEN_UP_FOR: Duration = Duration::from_secs(60);
 const JUMPS: u32 = 64;
 /// So many guesses in a row that were in reach already say that the next ones are, too.
 const NEEDLESS: u32 = 16;
-/// Then so many files are opened before the next guess, and each time that turns out so again twice as many, up to 16 times.
+/// Then so many files are opened before the next guess, and each time that turns out so again twice as many, up to 16
+/// times.
 const REST: u32 = 256;
 const MAX_DOUBLED: u32 = 4;
 

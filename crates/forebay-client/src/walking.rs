@@ -1,8 +1,9 @@
-//! Fetching the files of directories before they are opened, as [`crate::walks`] says, and listing directories, which tells it what
-//! there is.
+//! Fetching the files of directories before they are opened, as [`crate::walks`] says, and listing directories, which
+//! tells it what there is.
 //!
-//! A file is brought into memory of this process: to its buffers, or to the memory of a worker in it or on this host. Nobody waits for
-//! it, so it takes a place of those for what was announced ([`ClientShared::announced`]), in line with that, and no stream's.
+//! A file is brought into memory of this process: to its buffers, or to the memory of a worker in it or on this host.
+//! Nobody waits for it, so it takes a place of those for what was announced ([`ClientShared::announced`]), in line with
+//! that, and no stream's.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,8 @@ use crate::showing;
 use crate::walk::Outcome;
 use crate::walks::{Guess, Limits, NextPage, Wanted};
 
-/// The part of what may be fetched ahead of all readers that goes to files which are not open yet: streams keep the rest.
+/// The part of what may be fetched ahead of all readers that goes to files which are not open yet: streams keep the
+/// rest.
 const PART: u64 = 4;
 
 /// One page of the directory `path`.

@@ -1,15 +1,16 @@
-//! The directories whose files are opened in the order of their listings: their names, and what to fetch ahead of all of them within
-//! one budget. Pure; [`crate::walking`] fetches.
+//! The directories whose files are opened in the order of their listings: their names, and what to fetch ahead of all
+//! of them within one budget. Pure; [`crate::walking`] fetches.
 //!
-//! A listing comes page by page. The names of the last few directories that were listed are kept, in pages that their reader has
-//! anyway ([`crate::listed`]), up to [`MAX_NAMES`]: of a directory with more names the first pages, and later ones are listed again
-//! when its walk comes there. An open names a version, whose origin and path lead to the directory and to the place in it.
+//! A listing comes page by page. The names of the last few directories that were listed are kept, in pages that their
+//! reader has anyway ([`crate::listed`]), up to [`MAX_NAMES`]: of a directory with more names the first pages, and
+//! later ones are listed again when its walk comes there. An open names a version, whose origin and path lead to the
+//! directory and to the place in it.
 //!
-//! A guess is of the version that the listing named. If that was replaced, the fetch fails, as each carries the version, and the
-//! open that comes asks what the file is now: nothing here decides what a reader sees.
+//! A guess is of the version that the listing named. If that was replaced, the fetch fails, as each carries the
+//! version, and the open that comes asks what the file is now: nothing here decides what a reader sees.
 //!
-//! What was fetched and not opened yet counts against the budget. Each directory may take half of what the others leave, as streams
-//! do ([`crate::prefetch`]).
+//! What was fetched and not opened yet counts against the budget. Each directory may take half of what the others
+//! leave, as streams do ([`crate::prefetch`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -178,7 +179,8 @@ impl Directory {
         self.pages.iter().find_map(|held| Some(held.start + held.page.find(&version.path)? as u64))
     }
 
-    /// Takes a page that was listed from `token` on; `is_wanted`: for the walk. Whether it is another first page than the one before.
+    /// Takes a page that was listed from `token` on; `is_wanted`: for the walk. Whether it is another first page than
+    /// the one before.
     fn listed(&mut self, token: Option<&str>, page: &Arc<Page>, is_wanted: bool) -> bool {
         if is_wanted {
             self.listing = None;
@@ -235,7 +237,8 @@ impl Directory {
 }
 
 impl Walks {
-    /// A page of a directory, of at most `max` names, was listed from `token` on. `is_here` says whether memory of this process has a file.
+    /// A page of a directory, of at most `max` names, was listed from `token` on. `is_here` says whether memory of this
+    /// process has a file.
     pub(crate) fn listed(
         &mut self,
         token: Option<&str>,

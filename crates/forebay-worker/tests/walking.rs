@@ -1,5 +1,5 @@
-//! Files that are opened in the order of their directory's listing: how many waits for the origin they cost, in virtual time, and what is
-//! fetched in vain.
+//! Files that are opened in the order of their directory's listing: how many waits for the origin they cost, in virtual
+//! time, and what is fetched in vain.
 
 mod common;
 

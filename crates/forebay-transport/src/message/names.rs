@@ -1,8 +1,8 @@
 //! A page of a directory's names.
 //!
-//! On the wire the names come first, and how long they may be believed comes last. So a worker that answers with the same names
-//! again encodes them once ([`PageOfNames`]), and a client that gets them again sees so by comparing bytes, which takes a hundredth
-//! of the time of decoding a thousand names.
+//! On the wire the names come first, and how long they may be believed comes last. So a worker that answers with the
+//! same names again encodes them once ([`PageOfNames`]), and a client that gets them again sees so by comparing bytes,
+//! which takes a hundredth of the time of decoding a thousand names.
 
 use std::borrow::Cow;
 use std::time::Duration;

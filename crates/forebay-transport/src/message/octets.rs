@@ -1,4 +1,5 @@
-//! Bytes of a message as they lie in it: the same on the wire as a `Vec<u8>`, which serde reads and writes byte by byte.
+//! Bytes of a message as they lie in it: the same on the wire as a `Vec<u8>`, which serde reads and writes byte by
+//! byte.
 
 use std::borrow::Cow;
 
