@@ -159,7 +159,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_page_is_on_the_wire_what_it_was_in_earlier_releases(
-            entries in prop::collection::vec(entry(), 0..20), next in prop::option::of(".{0,20}"), millis in 0u64..1 << 40,
+            entries in prop::collection::vec(entry(), 0..20), next in prop::option::of(".{0,20}"),
+            millis in 0u64..1 << 40,
         ) {
             let reply = ListReply { entries, next, valid_for: Duration::from_millis(millis) };
             let earlier = EarlierList::from(&reply);
@@ -170,7 +171,8 @@ mod tests {
         #[test]
         fn the_same_names_are_known_by_their_bytes_and_others_are_not(
             one in prop::collection::vec(entry(), 0..6), other in prop::collection::vec(entry(), 0..6),
-            nexts in prop::array::uniform2(prop::option::of("[a-c]{0,2}")), millis in prop::array::uniform2(0u64..1 << 40),
+            nexts in prop::array::uniform2(prop::option::of("[a-c]{0,2}")),
+            millis in prop::array::uniform2(0u64..1 << 40),
         ) {
             let [a, b] = nexts;
             let one = ListReply { entries: one, next: a, valid_for: Duration::from_millis(millis[0]) };
