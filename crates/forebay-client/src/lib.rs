@@ -40,6 +40,7 @@ mod members;
 mod missed;
 mod open_file;
 mod options;
+mod order;
 mod outage;
 mod pace;
 pub mod paths;

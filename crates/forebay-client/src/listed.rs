@@ -132,6 +132,11 @@ impl ListedName {
     pub fn number(&self, tell: impl FnOnce() -> u64) -> u64 {
         *self.number.get_or_init(tell)
     }
+
+    /// That number, if it was told.
+    pub(crate) fn known_number(&self) -> Option<u64> {
+        self.number.get().copied()
+    }
 }
 
 type Key = (FsPath, Option<String>, u32);

@@ -46,8 +46,10 @@ const LEFT: u64 = 2;
 const IDLE: Duration = Duration::from_secs(10);
 /// How long a directory that was given up is left alone.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(60);
-/// So many opened files in a row that continued nothing say that there is no order.
+/// So many opened files that continued nothing say that there is no order. One that continued something makes up for
+/// four.
 const JUMPS: u32 = 64;
+const MADE_UP_FOR: u32 = 4;
 /// So many guesses in a row that were in reach already say that the next ones are, too.
 const NEEDLESS: u32 = 16;
 /// Then so many files are opened before the next guess, and each time that turns out so again twice as many, up to 16
@@ -234,7 +236,7 @@ impl Walk {
         cursor.moved = now;
         if position >= cursor.next {
             (cursor.next, cursor.steps) = (position + 1, cursor.steps + 1);
-            self.jumps = 0;
+            self.jumps = self.jumps.saturating_sub(MADE_UP_FOR);
         }
         let passed = cursor.pass();
         outcome.wasted += passed;
@@ -352,6 +354,16 @@ impl Walk {
         self.used
     }
 
+    /// How many opened files continued nothing, less those that are made up for.
+    pub(crate) fn jumps(&self) -> u32 {
+        self.jumps
+    }
+
+    /// Whether it was given up, and not long ago.
+    pub(crate) fn is_left_alone(&self, now: Duration) -> bool {
+        self.given_up.is_some_and(|since| now.saturating_sub(since) < GIVEN_UP_FOR)
+    }
+
     /// Before this position nobody reads any more.
     pub(crate) fn reached(&self) -> Option<u64> {
         self.cursors.iter().map(|cursor| cursor.next.saturating_sub(BEHIND)).min()
@@ -369,14 +381,13 @@ impl Walk {
 
     /// Whether anything may be guessed; after a while again.
     fn is_on(&mut self, now: Duration) -> bool {
-        match self.given_up {
-            Some(since) if now.saturating_sub(since) < GIVEN_UP_FOR => false,
-            Some(_) => {
-                *self = Self { worth: WORTH_AT_FIRST / 2, ..Self::default() };
-                true
-            }
-            None => true,
+        if self.is_left_alone(now) {
+            return false;
         }
+        if self.given_up.is_some() {
+            *self = Self { worth: WORTH_AT_FIRST / 2, ..Self::default() };
+        }
+        true
     }
 
     /// A cursor begins behind this position, in the place of the one that has not moved for longest.

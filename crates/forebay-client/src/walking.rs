@@ -106,7 +106,7 @@ async fn fetch_guess(shared: &Arc<ClientShared>, guess: &Guess) {
     let Ok(_place) = shared.announced.acquire().await else { return };
     let (directory, name) = (guess.page.directory(), guess.name());
     let Some((version, id)) = name.entry().attr.version().zip(name.version_id()) else { return };
-    if !shared.walks.lock().is_guessed(directory, guess.position) {
+    if !shared.walks.lock().is_guessed(directory, guess.place) {
         return;
     }
     let (key, replicas) = (BlockKey { file: id, index: 0 }, name.entry().attr.replicas);
@@ -140,7 +140,7 @@ async fn fetch_guess(shared: &Arc<ClientShared>, guess: &Guess) {
             None
         }
     };
-    let outcome = shared.walks.lock().fetched(directory, guess.position, brought, shared.began.elapsed());
+    let outcome = shared.walks.lock().fetched(directory, guess.place, brought, shared.began.elapsed());
     count(shared, outcome);
 }
 

@@ -20,8 +20,9 @@ use forebay_types::{FileVersion, FsPath};
 
 use crate::habits::Habits;
 use crate::listed::{ListedName, Page};
+use crate::order::{Held, InOrder, Order, ending};
 use crate::small::place;
-use crate::walk::{Name, Names, Outcome, Plan, Walk};
+use crate::walk::{Outcome, Plan, Walk};
 
 /// Directories whose names are kept.
 const MAX_DIRECTORIES: usize = 32;
@@ -31,6 +32,9 @@ const MAX_NAMES: usize = 32_768;
 const MAX_NAMES_OF_ONE: usize = 20_000;
 /// A directory with so many guesses that came true is one that was walked.
 const WALKED: u64 = 8;
+/// After so many opens out of the order of the listing, that of inode numbers is tried. Each of eight readers begins
+/// somewhere.
+const UNORDERED: u32 = 16;
 /// How often walks that nobody goes on with are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -43,11 +47,17 @@ pub(crate) struct Limits {
     pub(crate) small: u64,
 }
 
+/// Which walk of a directory a guess is of, and the position in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    walk: usize,
+    position: u64,
+}
+
 /// A file to fetch.
 #[derive(Clone, Debug)]
 pub(crate) struct Guess {
-    /// The position in its directory.
-    pub(crate) position: u64,
+    pub(crate) place: Place,
     /// The page that has it, and where.
     pub(crate) page: Arc<Page>,
     pub(crate) at: usize,
@@ -93,72 +103,28 @@ pub(crate) struct Walks {
     turn: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Directory {
     pages: Vec<Held>,
     /// Names that were asked for in a page.
     max: u32,
-    walk: Walk,
+    /// The walks in the order of the listing, and if there is none, in that of inode numbers.
+    walks: Vec<(Order, Walk)>,
+    /// Whether the second order was looked for.
+    is_tried: bool,
     /// How many guesses had come true when its files were expected to be opened.
     expected: Option<u64>,
     /// The token that is being listed for the walk.
     listing: Option<String>,
-    /// The turn in which it was used last.
-    used: u64,
+    /// The turn in which it was listed or opened last.
+    turn: u64,
 }
 
-#[derive(Debug)]
-struct Held {
-    start: u64,
-    page: Arc<Page>,
-}
-
-impl Held {
-    fn end(&self) -> u64 {
-        self.start + self.page.names().len() as u64
+impl Default for Directory {
+    fn default() -> Self {
+        let walks = vec![(Order::Listing, Walk::default())];
+        Self { pages: Vec::new(), max: 0, walks, is_tried: false, expected: None, listing: None, turn: 0 }
     }
-}
-
-/// The names of a directory as its walk looks at them.
-struct InPages<'a> {
-    pages: &'a [Held],
-    small: u64,
-    is_here: &'a dyn Fn(&ListedName) -> bool,
-}
-
-impl InPages<'_> {
-    fn name(&self, position: u64) -> Option<&ListedName> {
-        let (page, at) = place_of(self.pages, position)?;
-        page.names().get(at)
-    }
-}
-
-impl Names for InPages<'_> {
-    fn at(&self, position: u64) -> Option<Name> {
-        let entry = self.name(position)?.entry();
-        Some(match entry.attr.version() {
-            Some(version) if (1..=self.small).contains(&version.size) => {
-                Name::Small { bytes: version.size, ending: ending(&entry.name) }
-            }
-            _ => Name::Other,
-        })
-    }
-
-    fn is_here(&self, position: u64) -> bool {
-        self.name(position).is_some_and(|name| (self.is_here)(name))
-    }
-}
-
-fn place_of(pages: &[Held], position: u64) -> Option<(&Arc<Page>, usize)> {
-    let held = pages.iter().find(|held| (held.start..held.end()).contains(&position))?;
-    // Within the page.
-    Some((&held.page, (position - held.start) as usize))
-}
-
-/// What a name ends with: up to eight bytes after its last dot.
-fn ending(name: &[u8]) -> u64 {
-    let Some(dot) = name.iter().rposition(|byte| *byte == b'.') else { return 0 };
-    name[dot..].iter().take(8).fold(0, |ending, byte| (ending << 8) | u64::from(*byte))
 }
 
 impl Directory {
@@ -166,17 +132,79 @@ impl Directory {
         self.pages.iter().map(|held| held.page.names().len()).sum()
     }
 
-    /// Where a version stands.
-    fn position(&self, version: &FileVersion) -> Option<u64> {
-        let is_at = |position: &u64| {
-            let name = place_of(&self.pages, *position).and_then(|(page, at)| page.names().get(at));
-            name.and_then(|name| name.entry().attr.version()).is_some_and(|known| known.path == version.path)
+    /// The walk in the order of the listing.
+    fn listed_walk(&mut self) -> &mut Walk {
+        &mut self.walks[0].1
+    }
+
+    fn each_walk(&self) -> impl Iterator<Item = &Walk> {
+        self.walks.iter().map(|(_, walk)| walk)
+    }
+
+    fn used(&self) -> u64 {
+        self.each_walk().map(Walk::used).sum()
+    }
+
+    fn guesses(&self) -> u64 {
+        self.each_walk().map(Walk::guesses).sum()
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.each_walk().map(Walk::outstanding).sum()
+    }
+
+    /// Which page, and where in it, a version stands.
+    fn find(&self, version: &FileVersion) -> Option<(usize, usize)> {
+        let is_at = |place: &(usize, usize)| {
+            let known = self.pages[place.0].page.names()[place.1].entry().attr.version();
+            known.is_some_and(|known| known.path == version.path)
+        };
+        let places = |(order, walk): &(Order, Walk)| {
+            let places = walk.places().filter_map(|position| order.place(&self.pages, position));
+            places.collect::<Vec<_>>()
         };
         // Mostly it is the next one.
-        if let Some(position) = self.walk.places().find(is_at) {
-            return Some(position);
+        if let Some(next) = self.walks.iter().flat_map(places).find(is_at) {
+            return Some(next);
         }
-        self.pages.iter().find_map(|held| Some(held.start + held.page.find(&version.path)? as u64))
+        let find = |(at, held): (usize, &Held)| Some((at, held.page.find(&version.path)?));
+        self.pages.iter().enumerate().find_map(find)
+    }
+
+    /// Other names may be at its positions from now on.
+    fn forget_second_order(&mut self) {
+        self.walks.truncate(1);
+        self.is_tried = false;
+    }
+
+    /// A file is opened. What came of guesses, and the cursors that were moved, each with its walk.
+    fn opened(&mut self, version: &FileVersion, now: Duration) -> (Outcome, Vec<(usize, usize)>) {
+        let (mut outcome, mut moved) = (Outcome::default(), Vec::new());
+        let is_unordered = self.each_walk().all(|walk| walk.jumps() >= UNORDERED || walk.is_left_alone(now));
+        if is_unordered && !self.is_tried {
+            let by_number = Order::of_numbers(&self.pages);
+            self.walks.extend(by_number.map(|order| (order, Walk::default())));
+            self.is_tried = true;
+        }
+        if self.each_walk().all(|walk| walk.is_left_alone(now)) {
+            return (outcome, moved);
+        }
+        let Some(place) = self.find(version) else { return (outcome, moved) };
+        let ending = ending(version.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+        for (number, (order, walk)) in self.walks.iter_mut().enumerate() {
+            let Some(position) = order.position(&self.pages, place) else { continue };
+            let (more, cursor) = walk.opened(position, ending, now);
+            outcome += more;
+            moved.extend(cursor.map(|cursor| (number, cursor)));
+        }
+        (outcome, moved)
+    }
+
+    /// Ends walks that nobody goes on with.
+    fn expire(&mut self, now: Duration) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.walks.iter_mut().for_each(|(_, walk)| outcome += walk.expire(now));
+        outcome
     }
 
     /// Takes a page that was listed from `token` on; `is_wanted`: for the walk. Whether it is another first page than
@@ -189,7 +217,8 @@ impl Directory {
             let is_same = self.pages.first().is_some_and(|held| held.start == 0 && Arc::ptr_eq(&held.page, page));
             if !is_same {
                 self.pages = vec![Held { start: 0, page: Arc::clone(page) }];
-                self.walk.listed_anew();
+                self.forget_second_order();
+                self.listed_walk().listed_anew();
             }
             return !is_same;
         };
@@ -199,7 +228,8 @@ impl Directory {
             return false;
         }
         self.pages.truncate(before + 1);
-        let reached = self.walk.reached().unwrap_or(0);
+        self.forget_second_order();
+        let reached = self.listed_walk().reached().unwrap_or(0);
         while self.names() + page.names().len() > MAX_NAMES_OF_ONE {
             // What nobody has come to yet is worth more than what comes later, unless that is where the walk is.
             let is_past = self.pages.first().is_some_and(|held| is_wanted || held.end() <= reached);
@@ -212,19 +242,22 @@ impl Directory {
         false
     }
 
-    /// What to fetch for a cursor, and the token to list.
+    /// What to fetch for a cursor of a walk, and the token to list.
     fn plan(
         &mut self,
-        at: usize,
+        (number, cursor): (usize, usize),
         room: u64,
         small: u64,
         is_here: &dyn Fn(&ListedName) -> bool,
     ) -> (Vec<Guess>, Option<String>) {
-        let names = InPages { pages: &self.pages, small, is_here };
-        let Plan { fetch, is_short } = self.walk.plan(at, room, &names);
+        let Some((order, walk)) = self.walks.get_mut(number) else { return (Vec::new(), None) };
+        let names = InOrder { order, pages: &self.pages, small, is_here };
+        let Plan { fetch, is_short } = walk.plan(cursor, room, &names);
+        let is_short = is_short && matches!(order, Order::Listing);
         let guess = |position: u64| {
-            let (page, at) = place_of(&self.pages, position)?;
-            Some(Guess { position, page: Arc::clone(page), at })
+            let (page, at) = order.place(&self.pages, position)?;
+            let page = Arc::clone(&self.pages[page].page);
+            Some(Guess { place: Place { walk: number, position }, page, at })
         };
         let guesses = fetch.into_iter().filter_map(guess).collect();
         let next = self.pages.last().and_then(|held| held.page.next()).filter(|_| is_short && self.listing.is_none());
@@ -258,7 +291,7 @@ impl Walks {
         }
         self.turn += 1;
         let directory = self.directories.entry(path.clone()).or_default();
-        (directory.used, directory.max) = (self.turn, max);
+        (directory.turn, directory.max) = (self.turn, max);
         let is_wanted = directory.listing.as_deref().is_some_and(|listing| Some(listing) == token);
         let is_new = directory.listed(token, page, is_wanted);
         let mut wanted = Wanted::default();
@@ -267,8 +300,8 @@ impl Walks {
         }
         let cursor = match is_new {
             true => self.habits.expect(path).and_then(|endings| {
-                let cursor = directory.walk.expect(&endings, now);
-                directory.expected = cursor.map(|_| directory.walk.used());
+                let cursor = directory.listed_walk().expect(&endings, now);
+                directory.expected = cursor.map(|_| directory.used());
                 cursor
             }),
             false => None,
@@ -277,9 +310,9 @@ impl Walks {
             self.habits.settle(path, false);
         }
         // The walks that came to the end of what was known go on.
-        let cursors = if is_wanted { directory.walk.places().count() } else { usize::from(cursor.is_some()) };
+        let cursors = if is_wanted { directory.listed_walk().places().count() } else { usize::from(cursor.is_some()) };
         for at in 0..cursors {
-            let more = self.plan(path, at, limits, is_here);
+            let more = self.plan(path, (0, at), limits, is_here);
             wanted.fetch.extend(more.fetch);
             wanted.list = wanted.list.or(more.list);
         }
@@ -300,40 +333,41 @@ impl Walks {
         let Some(path) = self.places.get(&place(version)).cloned() else { return wanted };
         let Some(directory) = self.directories.get_mut(&path) else { return wanted };
         self.turn += 1;
-        directory.used = self.turn;
-        let Some(position) = directory.position(version) else { return wanted };
-        let name = version.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let (outcome, cursor) = directory.walk.opened(position, ending(name), now);
+        directory.turn = self.turn;
+        let (outcome, moved) = directory.opened(version, now);
         wanted.outcome += outcome;
-        let used = directory.walk.used();
+        let used = directory.used();
         if directory.expected.is_some_and(|before| used > before) {
             directory.expected = None;
             self.habits.settle(&path, true);
         }
         if outcome.used > 0 && used.is_multiple_of(WALKED) {
-            self.habits.walked(&path, directory.walk.endings());
+            self.habits.walked(&path, directory.listed_walk().endings());
         }
-        if let Some(at) = cursor {
-            let more = self.plan(&path, at, limits, is_here);
-            (wanted.fetch, wanted.list) = (more.fetch, more.list);
+        for cursor in moved {
+            let more = self.plan(&path, cursor, limits, is_here);
+            wanted.fetch.extend(more.fetch);
+            wanted.list = wanted.list.or(more.list);
         }
         wanted
     }
 
     /// Whether a guess was not opened yet, nor found wrong.
-    pub(crate) fn is_guessed(&self, path: &FsPath, position: u64) -> bool {
-        self.directories.get(path).is_some_and(|directory| directory.walk.is_guessed(position))
+    pub(crate) fn is_guessed(&self, path: &FsPath, place: Place) -> bool {
+        let walk = self.directories.get(path).and_then(|directory| directory.walks.get(place.walk));
+        walk.is_some_and(|(_, walk)| walk.is_guessed(place.position))
     }
 
     /// What became of the fetch of a guess: whether it brought what was not in reach, or nothing came.
-    pub(crate) fn fetched(&mut self, path: &FsPath, position: u64, brought: Option<bool>, now: Duration) -> Outcome {
-        let Some(directory) = self.directories.get_mut(path) else { return Outcome::default() };
+    pub(crate) fn fetched(&mut self, path: &FsPath, place: Place, brought: Option<bool>, now: Duration) -> Outcome {
+        let walk = self.directories.get_mut(path).and_then(|directory| directory.walks.get_mut(place.walk));
+        let Some((_, walk)) = walk else { return Outcome::default() };
         match brought {
             Some(brought) => {
-                directory.walk.fetched(position, brought);
+                walk.fetched(place.position, brought);
                 Outcome::default()
             }
-            None => directory.walk.failed(position, now),
+            None => walk.failed(place.position, now),
         }
     }
 
@@ -346,15 +380,21 @@ impl Walks {
 
     /// Bytes of guesses that were not opened yet.
     pub(crate) fn outstanding(&self) -> u64 {
-        self.directories.values().map(|directory| directory.walk.outstanding()).sum()
+        self.directories.values().map(Directory::outstanding).sum()
     }
 
-    fn plan(&mut self, path: &FsPath, at: usize, limits: Limits, is_here: &dyn Fn(&ListedName) -> bool) -> Wanted {
+    fn plan(
+        &mut self,
+        path: &FsPath,
+        cursor: (usize, usize),
+        limits: Limits,
+        is_here: &dyn Fn(&ListedName) -> bool,
+    ) -> Wanted {
         let all = self.outstanding();
         let Some(directory) = self.directories.get_mut(path) else { return Wanted::default() };
-        let own = directory.walk.outstanding();
+        let own = directory.outstanding();
         let room = (limits.budget.saturating_sub(all - own) / 2).saturating_sub(own);
-        let (fetch, next) = directory.plan(at, room, limits.small, is_here);
+        let (fetch, next) = directory.plan(cursor, room, limits.small, is_here);
         let list = next.map(|token| NextPage { directory: path.clone(), token, max: directory.max });
         Wanted { fetch, list, outcome: Outcome::default() }
     }
@@ -367,8 +407,8 @@ impl Walks {
         }
         self.swept = now;
         for (path, directory) in &mut self.directories {
-            outcome += directory.walk.expire(now);
-            if directory.expected.is_some() && directory.walk.guesses() == 0 {
+            outcome += directory.expire(now);
+            if directory.expected.is_some() && directory.guesses() == 0 {
                 directory.expected = None;
                 self.habits.settle(path, false);
             }
@@ -385,11 +425,11 @@ impl Walks {
                 return outcome;
             }
             let others = self.directories.iter().filter(|(path, _)| *path != but);
-            let oldest = others.min_by_key(|(_, directory)| directory.used).map(|(path, _)| path.clone());
+            let oldest = others.min_by_key(|(_, directory)| directory.turn).map(|(path, _)| path.clone());
             let Some((oldest, gone)) = oldest.and_then(|path| self.directories.remove_entry(&path)) else {
                 return outcome;
             };
-            outcome.wasted += gone.walk.guesses();
+            outcome.wasted += gone.guesses();
             self.places.retain(|_, path| *path != oldest);
             self.habits.settle(&oldest, false);
         }

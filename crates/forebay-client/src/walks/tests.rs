@@ -184,13 +184,43 @@ fn what_is_in_memory_is_not_fetched_and_what_has_changed_is_wrong() {
     }
     assert_eq!(run.fetched, ["d/000004.jpg"]);
     let directory = FsPath::new("/s3/d").unwrap();
-    let outcome = run.walks.fetched(&directory, 4, None, MS);
+    let outcome = run.walks.fetched(&directory, Place { walk: 0, position: 4 }, None, MS);
     assert_eq!((outcome, run.walks.outstanding()), (Outcome { used: 0, wasted: 1 }, 0));
     // A file that was replaced since the listing is still the file at its place.
     let before = run.walks.turn;
     run.walks.opened(&version("d", 3, "2"), MS, LIMITS, &|_| false);
-    assert_eq!(run.walks.directories[&directory].walk.places().next(), Some(4));
+    assert_eq!(run.walks.directories[&directory].walks[0].1.places().next(), Some(4));
     assert_eq!(run.walks.turn, before + 1);
+}
+
+/// The number of an inode, as far as a walk can tell: a hash.
+fn number(at: u64) -> u64 {
+    at.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+#[test]
+fn files_in_the_order_of_their_inode_numbers_are_a_walk_once_the_mount_has_told_the_numbers() {
+    for tells in [true, false] {
+        let mut run = Run::default();
+        for start in [0, 1000] {
+            let page = page("d", start..start + 1000, 2000);
+            let token = (start > 0).then(|| start.to_string());
+            let wanted = run.walks.listed(token.as_deref(), &page, 1000, run.now, LIMITS, &|_| false);
+            run.take(wanted);
+            if tells {
+                for (at, name) in (start..).zip(page.names()) {
+                    name.number(|| number(at));
+                }
+            }
+        }
+        let mut order: Vec<u64> = (0..2000).collect();
+        order.sort_by_key(|at| number(*at));
+        order.iter().for_each(|at| run.open("d", *at));
+        // What was guessed by the other order, at first.
+        assert!(run.outcome.wasted <= 60, "{tells}: {:?}", run.outcome);
+        let expected = if tells { 1800..2000 } else { 0..60 };
+        assert!(expected.contains(&run.outcome.used), "{tells}: {:?}", run.outcome);
+    }
 }
 
 proptest! {
