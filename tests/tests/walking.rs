@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use forebay_e2e::{Bucket, Mount, Setup, Worker, eventually};
@@ -114,6 +115,25 @@ fn who_leaves_out_most_files_has_few_fetched_in_vain() {
     }
 }
 
+/// `cp -r` opens the files of a directory in the order of their inode numbers, which are hashes here.
+#[test]
+fn a_copy_of_a_directory_has_most_files_fetched_before_it_opens_them() {
+    const FILES: usize = 600;
+    let bucket = bucket(FILES);
+    for (worker, mount) in mounts(&bucket, &[]) {
+        let place = if worker.is_some() { "elsewhere" } else { "here" };
+        let (copies, before) = (tempfile::tempdir().unwrap(), bucket.gets());
+        let copied = Command::new("cp").arg("-r").arg(mount.path("d")).arg(copies.path()).status().unwrap();
+        assert!(copied.success(), "{place}: {copied}");
+        for at in 0..FILES {
+            assert!(is_right(&std::fs::read(copies.path().join(key(at))).unwrap(), data(at)), "{place}: {}", key(at));
+        }
+        assert_eq!(bucket.gets() - before, FILES as u64, "{place}");
+        let (used, wasted) = (own(&mount, "files_ahead_used"), own(&mount, "files_ahead_wasted"));
+        assert!(used >= FILES as u64 / 2 && wasted <= 100, "{place}: {used} used, {wasted} wasted");
+    }
+}
+
 #[test]
 fn no_more_than_the_budget_is_fetched_ahead() {
     const FILES: usize = 300;
@@ -161,6 +181,8 @@ fn a_file_that_was_replaced_before_it_was_fetched_ahead_is_never_read_as_it_was(
     }
 }
 
+/// > An open after the file was replaced elsewhere reads the new version once `metadata.ttl` has passed. An open that
+/// > detects the replacement earlier switches to the new version by itself.
 #[test]
 fn a_file_that_was_replaced_after_it_was_fetched_ahead_is_read_as_it_was_no_longer_than_its_name_is_believed() {
     const FILES: usize = 40;

@@ -41,7 +41,7 @@ impl Order {
             .zip(0..)
             .flat_map(|(held, page)| held.page.names().iter().zip(0..).map(move |(name, at)| (name, page, at)));
         let numbers = names.map(|(name, page, at)| Some((name.known_number()?, page, at)));
-        let mut numbers: Vec<(u64, u32, u32)> = numbers.collect::<Option<_>>().filter(|_| is_whole)?;
+        let mut numbers: Vec<(u64, u32, u32)> = numbers.collect::<Option<Vec<_>>>().filter(|_| is_whole)?;
         numbers.sort_unstable();
         Some(Self::Numbers(numbers))
     }
