@@ -255,6 +255,16 @@ fn of_client(client: &Client, families: &mut Families) {
         .counter("forebay_client_prefetched_bytes_total", "Bytes prefetched ahead of a reader")
         .add([], client.prefetched);
     families
+        .counter("forebay_client_files_ahead_total", "Files fetched before they were opened")
+        .add([], client.files_ahead);
+    families
+        .counter(
+            "forebay_client_files_ahead_ended_total",
+            "Of those, files that were opened then, and files that were not",
+        )
+        .add([("result", "used")], client.files_ahead_used)
+        .add([("result", "wasted")], client.files_ahead_wasted);
+    families
         .counter("forebay_client_failovers_total", "Requests that went to a worker other than the first choice")
         .add([], client.failovers);
     families

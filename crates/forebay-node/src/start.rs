@@ -13,6 +13,7 @@ use forebay_fuse::{Mount, ReportSource, Survival};
 use forebay_handover::{Held, Keeps, Order};
 use forebay_metrics::ProcessStats;
 use forebay_private::socket_address;
+use forebay_store::Prewarm;
 use forebay_transport::Service;
 use forebay_types::FsPath;
 use tokio_util::sync::CancellationToken;
@@ -126,7 +127,7 @@ impl Starting<'_> {
             addresses: None,
             socket: sockets.as_ref().map(|sockets| sockets.worker.clone()),
             mounts: vec![root(origin)],
-            prewarm: self.plan.prewarms_alone,
+            prewarm: self.plan.prewarm_alone,
             cluster: Some(cluster),
             audit,
             ports: Ports::Stay,
@@ -282,7 +283,7 @@ impl Starting<'_> {
             addresses: Some(WorkerAddresses::of(config)?),
             socket: None,
             mounts: config.mounts.clone(),
-            prewarm: config.worker_memory_prewarm,
+            prewarm: if config.worker_memory_prewarm { Prewarm::AtStart } else { Prewarm::AsFilled },
             cluster,
             audit: self.parts.audit.as_ref(),
             // Others find that of a mount by its record; a fixed list names its port.
@@ -530,6 +531,7 @@ fn without_data(config: &Config) -> Config {
         network_rdma_metadata_enabled: false,
         network_shared_memory: SharedMemory::Off,
         client_prefetch_max_part_number: Some(0),
+        client_prefetch_directory_budget: forebay_types::ByteSize::bytes(0),
         ..config.clone()
     }
 }

@@ -118,8 +118,9 @@ impl WireContent {
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireChanged {
-    attr: Option<WireAttr>,
+struct WireChanged<'a> {
+    #[serde(borrow)]
+    attr: Option<WireAttr<'a>>,
     token: String,
 }
 
@@ -177,8 +178,8 @@ impl ChangeReply {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wire: WireChanged = decode("change reply", bytes)?;
-        Ok(Self { attr: wire.attr.map(Attr::try_from).transpose()?, token: wire.token })
+        let wire: WireChanged<'_> = decode("change reply", bytes)?;
+        Ok(Self { attr: wire.attr.map(|attr| attr.attr_beside(None)).transpose()?, token: wire.token })
     }
 }
 

@@ -26,11 +26,12 @@ pub(super) enum Section {
     S3,
     Local,
     Hedge,
+    Ahead,
 }
 
 impl Section {
     /// The letters of all of them.
-    pub(super) const LETTERS: &'static str = "ufmcreoslh";
+    pub(super) const LETTERS: &'static str = "ufmcreoslha";
 
     /// The one with this letter.
     pub(super) fn of(letter: char) -> Option<Self> {
@@ -45,6 +46,7 @@ impl Section {
             Self::S3,
             Self::Local,
             Self::Hedge,
+            Self::Ahead,
         ];
         all.into_iter().find(|section| section.letter() == letter)
     }
@@ -62,6 +64,7 @@ impl Section {
             Self::S3 => 's',
             Self::Local => 'l',
             Self::Hedge => 'h',
+            Self::Ahead => 'a',
         }
     }
 
@@ -87,6 +90,7 @@ impl Section {
             Self::S3 => "s3",
             Self::Local => "local",
             Self::Hedge => "hedge",
+            Self::Ahead => "ahead",
         }
     }
 }
@@ -160,9 +164,9 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 57] = {
+const COLUMNS: [Column; 61] = {
     use Format::{Bytes, Count, Millis, Percent};
-    use Section::{Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, S3, Usage};
+    use Section::{Ahead, Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, S3, Usage};
     [
         column(Usage, "cpu", Percent, 0, |i| Some(100.0 * i.rate(|r| Some(r.process?.cpu_seconds))?)),
         column(Usage, "mem", Bytes, 0, |i| i.gauge(|r| Some(r.process?.resident_bytes as f64))),
@@ -221,6 +225,10 @@ const COLUMNS: [Column; 57] = {
         column(Hedge, "won", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_won as f64))),
         column(Hedge, "wasted", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_wasted as f64))),
         column(Hedge, "avoided", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.avoided_reads as f64))),
+        column(Ahead, "fetch", Bytes, 0, |i| i.rate(|r| Some(r.client.as_ref()?.prefetched as f64))),
+        column(Ahead, "files", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead as f64))),
+        column(Ahead, "used", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead_used as f64))),
+        column(Ahead, "wasted", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead_wasted as f64))),
     ]
 };
 
@@ -386,6 +394,8 @@ pub(super) mod tests {
             ("/remotecache/ops", 10.0),
             ("/hedge/sent", 10.0),
             ("/hedge/avoided", 10.0),
+            ("/ahead/files", 10.0),
+            ("/ahead/wasted", 10.0),
             ("/rdma/write", 40960.0),
             ("/rdma/read", 640.0),
             ("/rdma/w_ops", 10.0),
