@@ -79,7 +79,7 @@ pub enum MountError {
     #[error("the mount cannot outlive a crash of its process: {0}; with fuse.survive_crash = false it does without")]
     NotKept(#[source] io::Error),
     /// Another process serves the mount, and goes on to.
-    #[error("not taken over: {0}; {}", .0.remedy())]
+    #[error("not taken over: {}; {}", .0, .0.remedy())]
     NotTaken(#[from] NotTaken),
     /// The kernel and we do not come to terms.
     #[error("cannot serve the mount at {}: {error}", mountpoint.display())]

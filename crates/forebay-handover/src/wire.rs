@@ -269,7 +269,7 @@ mod tests {
     fn what_another_program_sends_is_refused_and_allocates_nothing() {
         let attempt = |bytes: &[u8]| {
             let (mut ours, theirs) = pair();
-            (&theirs.0).write_all(bytes).unwrap();
+            (&theirs.socket).write_all(bytes).unwrap();
             drop(theirs);
             ours.receive::<String>(None).unwrap_err()
         };

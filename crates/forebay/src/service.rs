@@ -282,7 +282,7 @@ mod tests {
                 heard.push(next);
             }
             hangs.store(false, Ordering::SeqCst);
-            while !heard.last().is_some_and(|last| last == "WATCHDOG=1") {
+            while heard.last().is_none_or(|last| last != "WATCHDOG=1") {
                 heard.push(received(&socket));
             }
             heard

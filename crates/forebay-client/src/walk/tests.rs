@@ -196,7 +196,7 @@ fn a_data_set_that_is_read_again_costs_a_look_now_and_then() {
     for at in 0..10_000 {
         let before = near.fetched.len();
         near.open(&listing, at);
-        for fresh in near.fetched[before..].to_vec() {
+        for &fresh in &near.fetched[before..] {
             near.walk.fetched(fresh, false);
         }
     }
@@ -235,7 +235,7 @@ proptest! {
         let (mut run, listing) = (Run::default(), Listing::files(FILES));
         // Odd and no multiple of 5: each position comes once.
         let (factor, offset) = ((seed[0] % FILES) / 10 * 10 + 4001, seed[1]);
-        for at in 0..5000 {
+        for at in 0..5000_u64 {
             run.open(&listing, at.wrapping_mul(factor).wrapping_add(offset % FILES) % FILES);
         }
         // Steps of few names are an order, though an odd one.

@@ -94,8 +94,11 @@ impl ListReply {
     }
 }
 
-/// The names at the beginning of `bytes`, where the next page starts, and what follows.
-fn take(bytes: &[u8]) -> Result<(Vec<DirEntry>, Option<String>, &[u8]), Failure> {
+/// Names, where the next page starts, and what follows.
+type Taken<'a> = (Vec<DirEntry>, Option<String>, &'a [u8]);
+
+/// Those at the beginning of `bytes`.
+fn take(bytes: &[u8]) -> Result<Taken<'_>, Failure> {
     let (WireNames { entries, next }, rest) =
         postcard::take_from_bytes(bytes).map_err(|error| malformed(WHAT, error))?;
     let mut taken: Vec<DirEntry> = Vec::with_capacity(entries.len());

@@ -296,8 +296,8 @@ mod tests {
         let earlier = |part: Option<(String, u32)>| encode(&(b"/a".to_vec(), part, 7u32));
         assert_eq!(written(WireContent::Whole), earlier(None));
         assert_eq!(written(WireContent::Part("u".into(), 300)), earlier(Some(("u".into(), 300))));
-        let read: Result<(Vec<u8>, Option<(String, u32)>, u32), Failure> =
-            decode("upload", &written(WireContent::OnlyNew));
+        type Earlier = (Vec<u8>, Option<(String, u32)>, u32);
+        let read: Result<Earlier, Failure> = decode("upload", &written(WireContent::OnlyNew));
         assert_eq!(read.unwrap_err().kind(), FailureKind::InvalidArgument);
     }
 
