@@ -16,7 +16,8 @@
 //! does not serve ([`crate::taking`]).
 //!
 //! In the order "release first" this process has nothing left to serve with when the new one begins to start. It keeps state and
-//! connection until that serves, and if it fails, leaves them to a keeper: who has this process started once more. Plain: it takes events and the time, and returns what is to be done.
+//! connection until that serves, and if it fails, leaves them to a keeper: who has this process started once more. Plain: it takes
+//! events and the time, and returns what is to be done.
 
 use std::time::{Duration, Instant};
 

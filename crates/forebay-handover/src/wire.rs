@@ -274,7 +274,7 @@ mod tests {
             ours.receive::<String>(None).unwrap_err()
         };
         assert!(matches!(attempt(&[5, 0, 0, 0, 9, 0, 0, 0]), WireError::Protocol(9)));
-        let ours = PROTOCOL.to_le_bytes();
+        let ours = KEEPERS.to_le_bytes();
         assert!(matches!(attempt(&[255, 255, 255, 255, ours[0], ours[1], 0, 0]), WireError::Nonsense(_)));
         assert!(matches!(attempt(&[1, 0, 0, 0, ours[0], ours[1], 1, 0, 0]), WireError::Nonsense(_)));
         assert!(matches!(attempt(&[2, 0, 0, 0, ours[0], ours[1], 0, 0, 9, 9]), WireError::Nonsense(_)));
