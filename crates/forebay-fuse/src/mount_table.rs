@@ -73,11 +73,8 @@ pub fn inspect(mountpoint: &Path) -> Result<MountState, MountError> {
     if entry.fs_type != FS_TYPE {
         return Ok(MountState::Other { fs_type: entry.fs_type, source: entry.source });
     }
+    let answered = answer(&mountpoint, ANSWER_WITHIN, asker(&entry));
     let source = entry.source;
-    // Without `allow_other`, the kernel asks the server of a user's mount only for that user. It answers all others,
-    // root included, with success, even where the mount is dead. So root asks as that user.
-    let owner = entry.owner.filter(|(user, _)| *user != 0 && rustix::process::geteuid().is_root());
-    let answered = answer(&mountpoint, ANSWER_WITHIN, owner);
     let dead = answered.is_some_and(|answered| answered.is_err_and(is_of_the_dead));
     Ok(if dead { MountState::Dead { source } } else { MountState::Forebay { source } })
 }
@@ -156,6 +153,20 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
 pub fn take_away(mountpoint: &Path) -> Result<(), MountError> {
     let listed = listed(mountpoint).ok_or_else(|| MountError::NotMounted(mountpoint.to_owned()))?;
     detach(&listed, Detach::Forced)
+}
+
+/// Whether a process serves our mount at `mountpoint`, which is as [`listed`] has it, so that it answers. Waits for that, for some
+/// seconds: nobody need serve it.
+#[must_use]
+pub fn is_answered(mountpoint: &Path) -> bool {
+    let entry = entry_at(mountpoint).ok().flatten().filter(|entry| entry.fs_type == FS_TYPE);
+    entry.is_some_and(|entry| matches!(answer(mountpoint, ANSWER_WITHIN, asker(&entry)), Some(Ok(()))))
+}
+
+/// As whom to ask the server of a mount. Without `allow_other`, the kernel asks that of a user's mount only for that user. It answers
+/// all others, root included, with success, even where the mount is dead. So root asks as that user.
+fn asker(entry: &MountEntry) -> Option<(u32, u32)> {
+    entry.owner.filter(|(user, _)| *user != 0 && rustix::process::geteuid().is_root())
 }
 
 /// Whether this answer means that the mount has no server. A request that was under way while its server died is
@@ -325,6 +336,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(inspect(directory.path()).unwrap(), MountState::NotMounted);
         assert!(!repair(directory.path()).unwrap());
+        assert!(!is_answered(directory.path()));
         assert!(matches!(unmount(directory.path(), false), Err(MountError::NotMounted(_))));
         let missing = directory.path().join("missing");
         assert!(matches!(inspect(&missing), Err(MountError::NoMountpoint(_))));

@@ -51,12 +51,18 @@ pub async fn take_away_unless_followed(mountpoint: &Path) -> anyhow::Result<Afte
     if ended.is_followed(job) {
         return Ok(AfterStop::Left);
     }
-    // One that is none of the unit serves it, as after `--replace` by hand; or is about to.
-    let serves = state::find(&mountpoint).is_some_and(|state: RunState| state.is_alive());
-    let Some(_claim) = (!serves).then(|| Claim::take(&mountpoint).ok()).flatten() else {
+    tokio::task::spawn_blocking(move || take_away_unless_served(&mountpoint)).await?
+}
+
+fn take_away_unless_served(mountpoint: &Path) -> anyhow::Result<AfterStop> {
+    // One that is none of the unit serves it, as after `--replace` by hand; or is about to. It claims the mount and tells of itself
+    // some moments after it serves, when the process before has let go of everything, and so after that has ended, maybe.
+    let serves = state::find(mountpoint).is_some_and(|state: RunState| state.is_alive());
+    if serves || mount_table::is_answered(mountpoint) {
         return Ok(AfterStop::Left);
-    };
-    match tokio::task::spawn_blocking(move || mount_table::take_away(&mountpoint)).await? {
+    }
+    let Ok(_claim) = Claim::take(mountpoint) else { return Ok(AfterStop::Left) };
+    match mount_table::take_away(mountpoint) {
         Ok(()) => Ok(AfterStop::TakenAway),
         Err(MountError::NotMounted(_)) => Ok(AfterStop::NotMounted),
         Err(error) => Err(error.into()),
