@@ -40,6 +40,8 @@ pub(crate) struct Handover {
     /// Cancelled when nobody is talked to any more.
     over: CancellationToken,
     successor: Arc<OnceLock<u32>>,
+    /// Cancelled when the process that was given the mount has not come to serve it, after this one had let go of everything.
+    failed: CancellationToken,
     /// Whether the mount is being given away: this process has stopped serving it.
     giving: watch::Receiver<bool>,
     /// Told when all else of this process has ended.
@@ -60,20 +62,28 @@ impl Handover {
         mount: HandOver,
     ) -> Result<Self, PrivateError> {
         let listener = PrivateListener::bind(socket)?;
-        let (stop, left) = (CancellationToken::new(), CancellationToken::new());
+        let (stop, left, failed) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let (all_ended, have_all_ended) = oneshot::channel();
         let (tell_giving, giving) = watch::channel(false);
         let successor = Arc::<OnceLock<u32>>::default();
         let (stopped, gone, next) = (stop.clone(), left.clone(), Arc::clone(&successor));
-        let answerer =
-            Answerer { identity, mount, rescue, stop: stopped, left: gone, successor: next, giving: tell_giving };
+        let answerer = Answerer {
+            identity,
+            mount,
+            rescue,
+            stop: stopped,
+            left: gone,
+            failed: failed.clone(),
+            successor: next,
+            giving: tell_giving,
+        };
         let over = CancellationToken::new();
         let ends = over.clone().drop_guard();
         let serving = tokio::spawn(async move {
             answerer.serve(listener, have_all_ended).await;
             drop(ends);
         });
-        Ok(Self { stop, left, over, successor, giving, all_ended, serving })
+        Ok(Self { stop, left, over, successor, failed, giving, all_ended, serving })
     }
 
     /// The process that serves the mount instead.
@@ -111,8 +121,9 @@ impl Handover {
     }
 
     /// All else has ended: the next process may have what was this one's. In the order "release first" this waits until that one serves,
-    /// or has failed, and then has the mount kept for another one; `at_once` ends the wait.
-    pub(crate) async fn close(self, at_once: &CancellationToken) {
+    /// or has failed, and then has the mount kept for another one; `at_once` ends the wait. False: it has failed.
+    #[must_use]
+    pub(crate) async fn close(self, at_once: &CancellationToken) -> bool {
         self.stop.cancel();
         // It is not waited for where the mount was not given away.
         let _ = self.all_ended.send(());
@@ -126,6 +137,7 @@ impl Handover {
                 warn!("the next process is not waited for: if it does not come to serve the mount, nobody does");
             }
         }
+        !self.failed.is_cancelled()
     }
 }
 
@@ -138,6 +150,8 @@ struct Answerer {
     stop: CancellationToken,
     /// Cancelled when another process serves the mount.
     left: CancellationToken,
+    /// Cancelled when that has not come to serve it.
+    failed: CancellationToken,
     /// That process.
     successor: Arc<OnceLock<u32>>,
     /// Whether this process has stopped serving the mount.
@@ -159,11 +173,23 @@ impl Answerer {
             let (mount, stop, left) = (self.mount.clone(), self.stop.clone(), self.left.clone());
             let peer = peer_of(&socket).ok().and_then(|peer| peer.process);
             let (successor, giving) = (Arc::clone(&self.successor), self.giving.clone());
-            let rescue = self.rescue.clone();
+            let (rescue, failed) = (self.rescue.clone(), self.failed.clone());
             let identity = self.identity.clone();
             let mut giving = tokio::task::spawn_blocking(move || {
                 let (cannot, mount) = (mount.cannot(), Some(mount));
-                let mut side = Side { mount, keeper: None, rescue, stop, left, peer, successor, giving, is_released };
+                let mut side = Side {
+                    mount,
+                    keeper: None,
+                    is_taken_back: false,
+                    rescue,
+                    stop,
+                    left,
+                    failed,
+                    peer,
+                    successor,
+                    giving,
+                    is_released,
+                };
                 give(socket, identity, cannot, &mut side)
             });
             tokio::select! {
@@ -194,9 +220,12 @@ struct Side {
     mount: Option<HandOver>,
     /// Who kept it over a crash when it was let go of.
     keeper: Option<Arc<dyn Keeps>>,
+    /// Whether the process that was given it may not serve it any more, and may be there all the same.
+    is_taken_back: bool,
     rescue: Option<Rescuer>,
     stop: CancellationToken,
     left: CancellationToken,
+    failed: CancellationToken,
     /// The process that asks.
     peer: Option<u32>,
     successor: Arc<OnceLock<u32>>,
@@ -229,6 +258,7 @@ impl GivingSide for Side {
     }
 
     fn taken_back(&mut self) {
+        self.is_taken_back = true;
         self.mount.iter().for_each(HandOver::taken_back);
     }
 
@@ -247,8 +277,10 @@ impl GivingSide for Side {
     }
 
     fn rescue(&mut self, given: Given) {
-        // Whoever keeps it over a crash has been told that it is the next process's, and knows when that dies.
-        if self.keeper.as_ref().is_some_and(|keeper| keeper.is_there()) {
+        self.failed.cancel();
+        // Whoever keeps it over a crash has been told that it is the next process's, and knows when that dies; but not that it hangs.
+        let is_kept = self.keeper.as_ref().is_some_and(|keeper| keeper.is_there() && keeper.knows_who_is_next());
+        if is_kept && !self.is_taken_back {
             return warn!("the next process does not serve the mount: its keeper has it");
         }
         let Some(rescue) = &self.rescue else {

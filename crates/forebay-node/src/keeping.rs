@@ -197,6 +197,22 @@ pub(crate) fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Resul
     Ok(Arc::new(KeeperLink::new(connected, restart)?))
 }
 
+/// A keeper of the mount at `mountpoint`: one that is there, whatever it has, or another one. May wait.
+///
+/// # Errors
+/// As of [`start`].
+pub(crate) fn present(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn Keeps>> {
+    // The service manager comes before all others.
+    if FdStore::of_environment().is_none() {
+        // Those of other users are not for this process.
+        let there = state::keeper_sockets(mountpoint).into_iter().find_map(|socket| connect(&socket).ok());
+        if let Some(there) = there {
+            return Ok(Arc::new(KeeperLink::new(there, program.restart)?));
+        }
+    }
+    launch(mountpoint, program)
+}
+
 /// Another keeper of the mount at `mountpoint`, whose keeper has ended. `of_host`: that one was of a host, which may not be back yet. May
 /// wait.
 ///

@@ -12,7 +12,7 @@ use crate::audit::AuditLog;
 use crate::cluster::Cluster;
 use crate::coordinating::Coordinating;
 use crate::direct::Direct;
-use crate::error::UserError;
+use crate::error::{Exit, Fault, UserError};
 use crate::handover::Handover;
 use crate::keeper_watcher::KeeperWatcher;
 use crate::mounted::{MountSummary, Mounted};
@@ -232,9 +232,16 @@ impl Parts {
         }
         // Before the process that takes the mount over is told that it may start: with these goes what the mount had of the cache.
         drop((self.place, self.stopping));
-        if let Some(handover) = self.handover {
-            handover.close(at_once).await;
+        let is_served = match self.handover {
+            Some(handover) => handover.close(at_once).await,
+            None => true,
+        };
+        unmounted?;
+        if is_served {
+            return Ok(());
         }
-        unmounted
+        // A service manager that is to start this process again does so after a failure.
+        let what = "the process that was to take the mount over has not come to serve it";
+        Err(Fault::new(Exit::Failed, what, "see its log; this process is started again").into())
     }
 }

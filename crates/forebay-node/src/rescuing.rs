@@ -29,7 +29,8 @@ impl Rescue {
     pub(crate) fn keep(&self, given: Given) -> anyhow::Result<()> {
         let memory = Journal::leave(&given.state, &self.identity).context("there is no memory for the state")?;
         let kept = Kept { memory, connection: given.connection, clones: Vec::new() };
-        let keeper = keeping::launch(&self.mountpoint, self.program.clone())?;
+        // One may be there: that of this process, or one that the next process has started for itself.
+        let keeper = keeping::present(&self.mountpoint, self.program.clone())?;
         if keeping::ends_with_us(&*keeper) {
             let what = "the keeper ends with this process, which is the first of its container";
             return Err(Fault::without_remedy(Exit::Failed, what).into());
