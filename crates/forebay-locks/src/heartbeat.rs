@@ -4,7 +4,7 @@
 //! A thread that takes work itself has a [`Pulse`]: a count that goes up when it begins and when it ends, odd in between. That costs
 //! two stores to a cache line of its own for each piece of work, no clock, and nothing else as long as nobody looks. A thread that
 //! runs whatever it is given, as that of a runtime, is [`Asked`]: whoever looks gives it an answer to return, and looks later whether
-//! it has. [`ThreadWatch`] decides which of them hang. It counts how often it has looked, and not the time: a machine that slept was
+//! it has. Both may be excused for a while ([`excuse`]). [`ThreadWatch`] decides which of them hang. It counts how often it has looked, and not the time: a machine that slept was
 //! not looked at.
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use std::thread;
 
 use crate::Mutex;
 
-/// So many looks in a row must find a thread at the same piece of work after the one that found it there first.
+/// So many looks in a row, at least, must find a thread at the same piece of work after the one that found it there first.
 const HANGS_AFTER: u32 = 2;
 /// How often it is tried to enter a thread into the list, which a forked child may have found locked for ever.
 const TRIED: usize = 1000;
@@ -26,6 +26,26 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static OWN: RefCell<Option<Arc<Beats>>> = const { RefCell::new(None) };
+    static EXCUSED: RefCell<Option<Excused>> = const { RefCell::new(None) };
+}
+
+/// Whether a thread is excused: what it sets, and whoever looks reads.
+#[derive(Clone, Debug, Default)]
+pub struct Excused(Arc<AtomicBool>);
+
+impl Excused {
+    /// It is the calling thread's.
+    pub fn is_of_this_thread(&self) {
+        EXCUSED.set(Some(self.clone()));
+    }
+
+    fn set(&self, is_excused: bool) {
+        self.0.store(is_excused, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A thread at one moment.
@@ -49,7 +69,7 @@ struct Beats {
     name: String,
     /// Odd while there is work. Only the thread itself counts.
     count: AtomicU64,
-    is_excused: AtomicBool,
+    excused: Excused,
 }
 
 impl Beats {
@@ -65,7 +85,7 @@ impl Beats {
 impl Watched for Beats {
     fn sample(&self) -> Sample {
         let count = self.count.load(Ordering::Relaxed);
-        let is_at_work = count % 2 == 1 && !self.is_excused.load(Ordering::Relaxed);
+        let is_at_work = count % 2 == 1 && !self.excused.get();
         Sample { thread: self.thread, name: self.name.clone(), progress: is_at_work.then_some(count) }
     }
 }
@@ -79,8 +99,9 @@ impl Pulse {
     #[must_use]
     pub fn of_this_thread() -> Self {
         let name = thread::current().name().unwrap_or("a thread").to_owned();
-        let (count, is_excused) = (AtomicU64::new(0), AtomicBool::new(false));
-        let beats = Arc::new(Beats { thread: next(), name, count, is_excused });
+        let (count, excused) = (AtomicU64::new(0), Excused::default());
+        excused.is_of_this_thread();
+        let beats = Arc::new(Beats { thread: next(), name, count, excused });
         OWN.set(Some(Arc::clone(&beats)));
         let watched = Arc::downgrade(&beats);
         watch(watched);
@@ -100,6 +121,13 @@ impl Pulse {
     }
 }
 
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        // The thread may go on to other things, and knows of its beats until it ends.
+        self.0.end();
+    }
+}
+
 /// The calling thread goes on to its next piece of work, if it has a [`Pulse`].
 #[inline]
 pub fn beat() {
@@ -108,19 +136,19 @@ pub fn beat() {
 
 /// Until it is dropped, a thread is not said to hang.
 #[derive(Debug)]
-pub struct Excuse(Option<Arc<Beats>>);
+pub struct Excuse(Option<Excused>);
 
 /// The calling thread waits for something that takes as long as it takes, as a disk, and for which nobody is to end the process.
 #[must_use]
 pub fn excuse() -> Excuse {
-    let own = OWN.with_borrow(Clone::clone);
-    own.iter().for_each(|beats| beats.is_excused.store(true, Ordering::Relaxed));
+    let own = EXCUSED.with_borrow(Clone::clone);
+    own.iter().for_each(|excused| excused.set(true));
     Excuse(own)
 }
 
 impl Drop for Excuse {
     fn drop(&mut self) {
-        self.0.iter().for_each(|beats| beats.is_excused.store(false, Ordering::Relaxed));
+        self.0.iter().for_each(|excused| excused.set(false));
     }
 }
 
@@ -132,6 +160,7 @@ struct Questions {
     name: String,
     asked: AtomicU64,
     answered: Arc<AtomicU64>,
+    excused: Excused,
     ask: Box<dyn Fn(Answer) -> bool + Send + Sync>,
 }
 
@@ -159,8 +188,17 @@ impl Asked {
     /// One that is called `name`. `ask` has it return an answer, and waits for nothing; false: the thread has ended. It must not keep
     /// the thread from ending.
     pub fn new(name: impl Into<String>, ask: impl Fn(Answer) -> bool + Send + Sync + 'static) -> Self {
+        Self::unless_excused(name, Excused::default(), ask)
+    }
+
+    /// The same of a thread that may be excused, and so has `excused`.
+    pub fn unless_excused(
+        name: impl Into<String>,
+        excused: Excused,
+        ask: impl Fn(Answer) -> bool + Send + Sync + 'static,
+    ) -> Self {
         let (asked, answered, ask) = (AtomicU64::new(0), Arc::default(), Box::new(ask));
-        let questions = Arc::new(Questions { thread: next(), name: name.into(), asked, answered, ask });
+        let questions = Arc::new(Questions { thread: next(), name: name.into(), asked, answered, excused, ask });
         let watched = Arc::downgrade(&questions);
         watch(watched);
         Self(questions)
@@ -181,7 +219,7 @@ impl Watched for Questions {
             self.asked.store(number, Ordering::Relaxed);
             (self.ask)(Answer { answered: Arc::clone(&self.answered), number }).then_some(answered)
         } else {
-            Some(answered)
+            (!self.excused.get()).then_some(answered)
         };
         Sample { thread: self.thread, name: self.name.clone(), progress }
     }
@@ -210,14 +248,27 @@ pub fn samples() -> Vec<Sample> {
 }
 
 /// Which threads hang.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ThreadWatch {
     /// How far each was that was at work, and how many looks have found it there since the first.
     seen: HashMap<u64, (u64, u32)>,
+    hangs_after: u32,
+}
+
+impl Default for ThreadWatch {
+    fn default() -> Self {
+        Self::after(HANGS_AFTER)
+    }
 }
 
 impl ThreadWatch {
-    /// Looks once more. Who hangs: at the same piece of work for three looks.
+    /// Says of a thread that it hangs that so many looks have found at the same piece of work after the first one, and no fewer than two.
+    #[must_use]
+    pub fn after(looks: u32) -> Self {
+        Self { seen: HashMap::new(), hangs_after: looks.max(HANGS_AFTER) }
+    }
+
+    /// Looks once more. Who hangs: at the same piece of work for that many looks.
     pub fn look(&mut self, samples: Vec<Sample>) -> Vec<String> {
         let before = std::mem::take(&mut self.seen);
         let mut hang = Vec::new();
@@ -225,7 +276,7 @@ impl ThreadWatch {
             let Some(progress) = progress else { continue };
             let again = before.get(&thread).filter(|(at, _)| *at == progress).map_or(0, |(_, looks)| looks + 1);
             self.seen.insert(thread, (progress, again));
-            if again >= HANGS_AFTER {
+            if again >= self.hangs_after {
                 hang.push(name);
             }
         }
@@ -270,6 +321,30 @@ mod tests {
         // Idle once, and at the same place again: it is another piece of work, or was asked anew.
         assert!(look([Some(1), None, None]).is_empty());
         assert!(look([None, Some(7), Some(9)]).is_empty());
+    }
+
+    #[test]
+    fn who_looks_often_looks_more_often_at_the_same_work() {
+        let mut watch = ThreadWatch::after(5);
+        for _ in 0..5 {
+            assert!(watch.look(vec![sample(1, Some(7))]).is_empty());
+        }
+        assert_eq!(watch.look(vec![sample(1, Some(7))]), ["thread-1"]);
+        assert_eq!(ThreadWatch::after(0).hangs_after, HANGS_AFTER);
+    }
+
+    #[test]
+    fn a_thread_that_goes_on_without_its_pulse_is_at_no_work() {
+        let _alone = ONE_AT_A_TIME.lock();
+        let name = "was-at-work";
+        let works = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let pulse = Pulse::of_this_thread();
+            pulse.begin();
+            // As after an error.
+            drop(pulse);
+            of(name).and_then(|sample| sample.progress)
+        });
+        assert_eq!(works.unwrap().join().unwrap(), None);
     }
 
     #[test]
@@ -320,7 +395,8 @@ mod tests {
     fn a_thread_that_is_asked_hangs_until_it_answers() {
         let _alone = ONE_AT_A_TIME.lock();
         let (question, questions) = channel::<Answer>();
-        let asked = Asked::new("asked", move |answer| question.send(answer).is_ok());
+        let excused = Excused::default();
+        let asked = Asked::unless_excused("asked", excused.clone(), move |answer| question.send(answer).is_ok());
         let mut watch = ThreadWatch::default();
         let mut look = || {
             let own: Vec<Sample> = samples().into_iter().filter(|sample| sample.name == "asked").collect();
@@ -332,6 +408,17 @@ mod tests {
             assert!(look().is_empty());
             questions.recv().unwrap().give();
         }
+        assert!(look().is_empty() && look().is_empty());
+        assert_eq!(look(), ["asked"]);
+        questions.recv().unwrap().give();
+        assert!(look().is_empty());
+        // As while it waits for a disk.
+        excused.is_of_this_thread();
+        let excuse = excuse();
+        for _ in 0..4 {
+            assert!(look().is_empty());
+        }
+        drop(excuse);
         assert!(look().is_empty() && look().is_empty());
         assert_eq!(look(), ["asked"]);
         questions.recv().unwrap().give();

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_locks::Mutex;
-use forebay_locks::heartbeat::Asked;
+use forebay_locks::heartbeat::{Asked, Excused};
 use futures::future::BoxFuture;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -72,8 +72,13 @@ impl IoThreads {
             let (queue, tasks) = mpsc::unbounded_channel();
             let name = format!("tcp-{number}");
             let thread = std::thread::Builder::new().name(name.clone());
-            let thread = thread.spawn(move || run(&runtime, tasks))?;
-            let _heartbeat = heartbeat(name, &queue);
+            let excused = Excused::default();
+            let own = excused.clone();
+            let thread = thread.spawn(move || {
+                own.is_of_this_thread();
+                run(&runtime, tasks);
+            })?;
+            let _heartbeat = heartbeat(name, excused, &queue);
             io_threads.push(IoThread { queue, tasks: Arc::default(), _heartbeat });
             handles.push(thread);
         }
@@ -98,9 +103,9 @@ impl IoThreads {
 }
 
 /// The signs of life of the thread that takes from `queue`, which does not keep it from ending.
-fn heartbeat(name: String, queue: &mpsc::UnboundedSender<BoxFuture<'static, ()>>) -> Asked {
+fn heartbeat(name: String, excused: Excused, queue: &mpsc::UnboundedSender<BoxFuture<'static, ()>>) -> Asked {
     let queue = queue.downgrade();
-    Asked::new(name, move |answer| {
+    Asked::unless_excused(name, excused, move |answer| {
         queue.upgrade().is_some_and(|queue| queue.send(Box::pin(async move { answer.give() })).is_ok())
     })
 }
@@ -227,7 +232,7 @@ mod tests {
         let (queue, tasks) = mpsc::unbounded_channel::<BoxFuture<'static, ()>>();
         let thread = std::thread::spawn(move || run(&runtime, tasks));
         let name = "hangs-in-a-test";
-        let asked = heartbeat(name.to_owned(), &queue);
+        let asked = heartbeat(name.to_owned(), Excused::default(), &queue);
         let mut watch = ThreadWatch::default();
         let mut hangs = || !watch.look(samples().into_iter().filter(|sample| sample.name == name).collect()).is_empty();
         let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();

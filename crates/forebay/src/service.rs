@@ -31,6 +31,9 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Whose signs of life it waits for.
 const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
+/// A thread that is at one piece of work for less than this does not hang, however often it is looked: a machine may be busy, or
+/// have to read memory from a disk.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// A manager that takes nothing for this long has more to do than to hear of us.
 const TELL_WITHIN: Duration = Duration::from_secs(1);
 /// How long it may take until it has seen to what it was told.
@@ -61,7 +64,7 @@ impl Service {
         let alive = socket
             .as_ref()
             .zip(watchdog)
-            .map(|(socket, period)| say_that_we_live(Arc::clone(socket), period, heartbeat::samples))
+            .map(|(socket, period)| say_that_we_live(Arc::clone(socket), period, HANGS_AFTER, heartbeat::samples))
             .map(|alive| AbortOnDropHandle::new(tokio::spawn(alive)));
         Self { socket, _alive: alive }
     }
@@ -102,12 +105,18 @@ impl Service {
     }
 }
 
-/// Twice in each period: one message may come late. A thread that `look` shows at the same work for a whole period hangs; then nothing
-/// is said, and the manager ends this process a period later, unless the thread goes on.
-async fn say_that_we_live(socket: Arc<NotifySocket>, period: Duration, look: impl Fn() -> Vec<Sample>) {
-    let mut ticks = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
+/// Twice in each period: one message may come late. A thread that `look` shows at the same work for a whole period, and for as long as
+/// `hangs_after`, hangs; then nothing is said, and the manager ends this process a period later, unless the thread goes on.
+async fn say_that_we_live(
+    socket: Arc<NotifySocket>,
+    period: Duration,
+    hangs_after: Duration,
+    look: impl Fn() -> Vec<Sample>,
+) {
+    let every = (period / 2).max(Duration::from_millis(1));
+    let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut watch = ThreadWatch::default();
+    let mut watch = ThreadWatch::after(looks(hangs_after, every));
     let mut did_hang = false;
     loop {
         ticks.tick().await;
@@ -123,6 +132,11 @@ async fn say_that_we_live(socket: Arc<NotifySocket>, period: Duration, look: imp
         }
         did_hang = !hang.is_empty();
     }
+}
+
+/// How many times one looks in that time, who looks at these intervals.
+fn looks(within: Duration, every: Duration) -> u32 {
+    u32::try_from(within.as_nanos().div_ceil(every.as_nanos().max(1))).unwrap_or(u32::MAX)
 }
 
 /// How long the manager waits for a sign of life of this process, `own`.
@@ -205,6 +219,14 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_has_a_minute_however_often_it_is_looked() {
+        let seconds = Duration::from_secs;
+        assert_eq!(looks(HANGS_AFTER, seconds(30)), 2, "the units say sixty seconds");
+        assert_eq!((looks(HANGS_AFTER, seconds(1)), looks(HANGS_AFTER, seconds(45))), (60, 2));
+        assert_eq!((looks(Duration::ZERO, seconds(1)), looks(seconds(1), Duration::ZERO)), (0, 1_000_000_000));
+    }
+
+    #[test]
     fn what_is_no_unix_socket_is_refused() {
         assert!(NotifySocket::at(OsStr::new("vsock:2:1")).is_err());
         assert!(NotifySocket::at(OsStr::new("")).is_err());
@@ -273,7 +295,8 @@ mod tests {
             vec![Sample { thread: 1, name: "tcp-0".to_owned(), progress }]
         };
         let at = Arc::new(NotifySocket::at(path.as_os_str()).unwrap());
-        let alive = AbortOnDropHandle::new(tokio::spawn(say_that_we_live(at, Duration::from_millis(20), look)));
+        let alive = say_that_we_live(at, Duration::from_millis(20), Duration::ZERO, look);
+        let alive = AbortOnDropHandle::new(tokio::spawn(alive));
         let hearing = tokio::task::spawn_blocking(move || {
             let mut heard = vec![received(&socket), received(&socket)];
             while heard.len() < 5 {
