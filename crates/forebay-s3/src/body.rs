@@ -10,15 +10,17 @@
 //! takes none of the memory of bodies.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 use forebay_client::{FetchTo, OpenFile};
 use forebay_memory::{Span, Spans};
 use forebay_types::{Failure, FailureKind};
-use futures::future::{BoxFuture, Either, select};
 use s3s::dto::StreamingBlob;
+use tokio::task::JoinSet;
 
 use crate::memory::{BodyMemory, Share};
 use crate::stats::Stats;
@@ -36,8 +38,9 @@ pub(crate) struct ObjectReader {
     range: Range<u64>,
     read: VecDeque<Bytes>,
     has_begun: bool,
-    /// What follows, on its way.
-    ahead: Option<BoxFuture<'static, Result<(), Failure>>>,
+    /// What follows, on its way. It ends with this, and goes on while the client takes nothing: what is under way has places that
+    /// others want, and blocks that others may wait for.
+    ahead: JoinSet<()>,
     memory: BodyMemory,
     stats: Arc<Stats>,
 }
@@ -57,7 +60,7 @@ impl AsRef<[u8]> for Held {
 impl ObjectReader {
     /// The bytes `range` of a file, which lie within it.
     pub(crate) fn new(file: Arc<OpenFile>, range: Range<u64>, memory: BodyMemory, stats: Arc<Stats>) -> Self {
-        Self { file, range, read: VecDeque::new(), has_begun: false, ahead: None, memory, stats }
+        Self { file, range, read: VecDeque::new(), has_begun: false, ahead: JoinSet::new(), memory, stats }
     }
 
     /// Reads the first piece: while nothing has been sent, what is wrong can still be told.
@@ -113,11 +116,12 @@ impl ObjectReader {
         let spans = match self.file.try_read(start, length) {
             Some(spans) => spans,
             None => {
+                let mut follows = None;
                 if is_first && u64::from(length) < end - start {
                     length = first(length);
-                    self.fetch_ahead(start + u64::from(length)..end);
+                    follows = Some(start + u64::from(length)..end);
                 }
-                self.read_absent(start, length).await?
+                self.read_absent(start, length, follows).await?
             }
         };
         let read: usize = spans.iter().map(|span| span.len()).sum();
@@ -130,28 +134,19 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// Begins to bring nearer what follows, unless nothing is to be fetched before it is read.
-    fn fetch_ahead(&mut self, range: Range<u64>) {
-        if !self.file.prefetches() {
-            return;
+    /// Reads what is not here, and begins to bring nearer what `follows` it, unless nothing is to be fetched before it is read.
+    async fn read_absent(&mut self, start: u64, length: u32, follows: Option<Range<u64>>) -> Result<Spans, Failure> {
+        let mut read = std::pin::pin!(self.file.read(start, length));
+        // It is asked for first: it is what the client waits for.
+        if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+            return read;
         }
-        let file = Arc::clone(&self.file);
-        let length = AHEAD.min(range.end - range.start);
-        // Whoever reads it will meet the same failure.
-        self.ahead = Some(Box::pin(async move { file.fetch(range.start, length, FetchTo::Here).await }));
-    }
-
-    /// Reads what is not here, while what follows is fetched.
-    async fn read_absent(&mut self, start: u64, length: u32) -> Result<Spans, Failure> {
-        // First: it is what the client waits for.
-        let read = std::pin::pin!(self.file.read(start, length));
-        let Some(ahead) = &mut self.ahead else { return read.await };
-        let reading = match select(read, ahead).await {
-            Either::Left((read, _)) => return read,
-            Either::Right((_, reading)) => reading,
-        };
-        self.ahead = None;
-        reading.await
+        if let Some(Range { start, end }) = follows.filter(|_| self.file.prefetches()) {
+            let (file, length) = (Arc::clone(&self.file), AHEAD.min(end - start));
+            // Whoever reads it will meet the same failure.
+            self.ahead.spawn(async move { drop(file.fetch(start, length, FetchTo::Here).await) });
+        }
+        read.await
     }
 }
 
