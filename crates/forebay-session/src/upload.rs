@@ -125,8 +125,11 @@ impl Upload {
             return self.client.put(&self.path, bytes).await;
         }
         match self.client.create(&self.path, bytes.clone()).await {
-            // Nobody promises it: that it was not there before has to do.
-            Err(failure) if failure.kind() == FailureKind::Unsupported => self.client.put(&self.path, bytes).await,
+            // Nobody promises it, or the worker is of a release that does not know it: that it was not there before has to do. What else
+            // is wrong with a file is so when it is put, too.
+            Err(failure) if matches!(failure.kind(), FailureKind::Unsupported | FailureKind::InvalidArgument) => {
+                self.client.put(&self.path, bytes).await
+            }
             created => created,
         }
     }

@@ -198,6 +198,12 @@ impl Directory {
         let linked = rustix::fs::linkat(&draft.root, &*draft.name, &parent, name, AtFlags::empty());
         linked.map_err(|error| match error {
             Errno::EXIST => exists(&self.url, path),
+            // A file system on which a file has one name.
+            Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS => {
+                let place = shown(&self.url, path);
+                let message = format!("{place}: its file system cannot make files only where there is none ({error})");
+                Failure::new(FailureKind::Unsupported, message)
+            }
             error => failed(error),
         })?;
         rustix::fs::unlinkat(&draft.root, &*draft.name, AtFlags::empty()).map_err(failed)?;
