@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the chart with the values of docs/guides/kubernetes.md on a real Kubernetes of one node (scripts/k8s.sh), has a pod
 # read a bucket, upgrades under a reader that checks every byte, has the operator bring about objects and drain workers, and puts
-# a DaemonSet on two hundred nodes that kwok plays, and a load over two hundred workers that are not there.
+# a DaemonSet on two hundred nodes that kwok plays, a load over two hundred workers that are not there, and has a worker with a
+# certificate hand over before it ends.
 # `make test-k8s`.
 #
 # Needs root, Go and Debian's containerd, runc, containernetworking-plugins and etcd-server. The Kubernetes is built from Go
@@ -125,6 +126,8 @@ inside() {
     source scripts/k8s-mounts.sh
     # shellcheck source=scripts/k8s-workers.sh
     source scripts/k8s-workers.sh
+    # shellcheck source=scripts/k8s-certificates.sh
+    source scripts/k8s-certificates.sh
     trap '(($? == 0)) || failed "$BASH_COMMAND"' EXIT
     mkdir -p "$rig"
     rig_up
@@ -142,6 +145,7 @@ inside() {
     drains_a_cordoned_node
     runs_on_two_hundred_nodes
     loads_over_two_hundred_workers
+    hands_over_before_it_ends
     leaves_no_mount_behind
     skip "objects of Fluid are compared with golden files alone: its definitions are not to be had as a module's files"
     echo "$passed passed, 0 failed, $skipped skipped"

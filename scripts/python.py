@@ -8,8 +8,11 @@
                                             that cargo built beside each other: python/tests/s3_clients. FOREBAY_BLESS=1 is as above, for
                                             the table of docs/S3.md
     python.py table [--check]               writes these tables from what is written down, or says whether they are so
+    python.py bench-models [ARGUMENT...]    measures models beside safetensors' and Run:ai's loading of them: python/benchmarks/models.py
     python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
     python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py
+    python.py bench-s3 [ARGUMENT...]        measures GETs of `forebay s3` beside its origin's: python/benchmarks/s3_gets.py
+    python.py bench-prefetch [ARGUMENT...]  measures cold random reads whose order is announced, and is not: python/benchmarks/prefetch.py
     python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
 
 They make virtual environments below target/python from locked requirements. Where PyPI cannot be reached tests and programs are skipped,
@@ -233,6 +236,43 @@ def bench_fsspec(arguments: list[str]) -> int:
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ON_FSSPEC.directory}"}).returncode
 
 
+def bench_s3(arguments: list[str]) -> int:
+    python = environment("bench-s3", locked(PACKAGE / "benchmarks/s3_gets.txt"))
+    return measure(python, "s3_gets.py", [*release_programs(), *arguments])
+
+
+def bench_prefetch(arguments: list[str]) -> int:
+    # With this interpreter, which may have torch.
+    return measure(pathlib.Path(sys.executable), "prefetch.py", [*release_programs(), *arguments], release_site())
+
+
+def bench_models(arguments: list[str]) -> int:
+    subprocess.run(["cargo", "build", "--release", "--locked", "-p", "forebay-streamer"], cwd=ROOT, check=True)
+    streamer = ["--streamer", TARGET / "release/libforebay_streamer.so"]
+    python = environment("bench-models", locked(PACKAGE / "benchmarks/models.txt"))
+    return measure(python, "models.py", [*release_programs(), *streamer, *arguments], release_site())
+
+
+def release_site() -> pathlib.Path:
+    """The package with a native module that is optimised."""
+    subprocess.run(["cargo", "build", "--release", "--locked", "-p", "forebay-python", "--lib"], cwd=ROOT, check=True)
+    return installed(TARGET / "release/lib_native.so")
+
+
+def release_programs() -> list[object]:
+    """The arguments that name them, once they are built."""
+    parts = ["-p", "forebay", "-p", "forebay-testkit", "--bin", "forebay", "--bin", "forebay-testkit-s3"]
+    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
+    return ["--server", TARGET / "release/forebay-testkit-s3", "--program", TARGET / "release/forebay"]
+
+
+def measure(python: pathlib.Path, script: str, arguments: list[object], site: pathlib.Path | None = None) -> int:
+    """Runs one of the benchmarks that share python/benchmarks/scene.py; with the package, where it is given."""
+    places = [*([site] if site else []), PACKAGE / "benchmarks", ON_FSSPEC.directory]
+    command = [python, "-P", PACKAGE / "benchmarks" / script, *arguments]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))}).returncode
+
+
 def tell(results: str) -> int:
     """Says of pytest's results what scripts/test.py wants to know."""
     try:
@@ -317,6 +357,12 @@ def main() -> int:
     tables.add_argument("--check", action="store_true", help="only say whether it is as it should be")
     beside = commands.add_parser("bench-fsspec", help="measure forebay:// beside s3fs and obstore", add_help=False)
     beside.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    gets = commands.add_parser("bench-s3", help="measure GETs of forebay s3 beside its origin's", add_help=False)
+    gets.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    announced = commands.add_parser("bench-prefetch", help="measure reads whose order is announced", add_help=False)
+    announced.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    models = commands.add_parser("bench-models", help="measure loading of models", add_help=False)
+    models.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     measuring = commands.add_parser("bench", help="measure reads", add_help=False)
     measuring.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
@@ -334,6 +380,12 @@ def main() -> int:
         return bench(options.arguments)
     if options.command == "bench-fsspec":
         return bench_fsspec(options.arguments)
+    if options.command == "bench-s3":
+        return bench_s3(options.arguments)
+    if options.command == "bench-models":
+        return bench_models(options.arguments)
+    if options.command == "bench-prefetch":
+        return bench_prefetch(options.arguments)
     return wheel(options.interpreter)
 
 

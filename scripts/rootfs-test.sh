@@ -277,6 +277,15 @@ a_restart_under_a_reader_keeps_what_is_open_and_a_stop_unmounts() {
     verifies /mnt/data
 }
 
+a_restart_whose_start_fails_for_good_leaves_no_dead_mount() {
+    rootfs_run sh -c 'echo FOREBAY_FUSE_MAX_READ=nonsense > /etc/forebay/mounts/mnt-data.env'
+    not rootfs_run systemctl restart forebay-mount@mnt-data.service
+    rootfs_run sh -c '! grep -q " /mnt/data fuse.forebay " /proc/self/mounts'
+    rootfs_run journalctl --unit forebay-mount@mnt-data.service --no-pager | grep 'systemd starts no other' >/dev/null
+    rootfs_run sh -c 'rm /etc/forebay/mounts/mnt-data.env && systemctl start forebay-mount@mnt-data.service'
+    verifies /mnt/data
+}
+
 a_line_of_fstab_mounts_a_bucket() {
     rootfs_run sh -c 'mkdir -p /mnt/fstab
         echo "file:///srv/data /mnt/fstab forebay ro,nofail,_netdev,memory=64MiB,worker.disks= 0 0" >> /etc/fstab
@@ -335,6 +344,7 @@ try a_worker_that_hangs_is_found_by_the_watchdog
 try an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts
 try a_reload_under_a_reader_takes_the_mount_over_and_the_unit_stays_what_it_is
 try a_restart_under_a_reader_keeps_what_is_open_and_a_stop_unmounts
+try a_restart_whose_start_fails_for_good_leaves_no_dead_mount
 try a_line_of_fstab_mounts_a_bucket
 try a_bucket_of_its_own_is_a_unit
 try a_purge_leaves_nothing_that_runs_and_no_configuration

@@ -158,7 +158,8 @@ class Client:
     def write(self, path: AnyPath, data: ReadableBuffer, *, exclusive: bool = False) -> Entry:
         """Make ``path`` a file of these bytes, whole or not at all. Directories above it need not be there.
 
-        :param exclusive: only if there is nothing of that name. The origin is asked first: two who do so at once may both succeed.
+        :param exclusive: only if there is nothing of that name. The origin is asked first. Of two who do so at once, one does, if the file
+            is no longer than a part (``write.part_size``) and the origin promises it; else both may.
         :return: what it is then.
         :raises FileExistsError: with ``exclusive``.
         :raises OSError: EROFS where nothing can be changed, and what keeps the origin from taking it.

@@ -334,13 +334,21 @@ class safe_open:  # noqa: N801
 
 
 def _header(file: File) -> Header:
+    return Header.parse(header_of(file), file.entry.size)
+
+
+def header_of(file: File) -> bytes:
+    """The header of a file, as it is: JSON.
+
+    :raises SafetensorError: if there is none.
+    """
     size = file.entry.size
     length = int.from_bytes(file.pread(8, 0), "little")
     if size < 8 or length > size - 8:
         raise SafetensorError(f"Error while deserializing header: {file.name} is no safetensors file, or not all of one")
     if length > _MAX_HEADER:
         raise SafetensorError(f"Error while deserializing header: the header of {file.name} is too large: {length} bytes")
-    return Header.parse(file.pread(length, 8), size)
+    return file.pread(length, 8)
 
 
 class Slice:

@@ -8,7 +8,8 @@
 //! * [`Cluster`]: an etcd and a bucket, and how to start the processes of one cluster; [`Coordinator`]: one of them;
 //!   [`Fleet`]: workers of it that nobody can reach;
 //! * [`Container`]: namespaces that processes run in; [`intrude`]: a process that tries to get at what is another's;
-//! * [`S3Endpoint`]: a process that serves S3 clients, who sign with [`S3Keys`];
+//! * [`S3Endpoint`]: a process that serves S3 clients, who sign with [`S3Keys`]; [`S3Scene`]: one with
+//!   all that it serves;
 //! * [`Client`]: a program that asks a worker whatever there is to ask; [`member`]: who it may be;
 //! * [`ruled_out_by_mode`]: the mode of `security.mode` that processes run in, as `FOREBAY_TEST_SECURITY` says;
 //! * [`installed`], [`script`]: programs of others;
@@ -38,6 +39,7 @@ mod opened;
 mod program;
 pub mod reading;
 mod s3_endpoint;
+mod s3_scene;
 mod security;
 mod setup;
 mod starting;
@@ -69,6 +71,7 @@ pub use program::{
     wrapped,
 };
 pub use s3_endpoint::{S3Endpoint, S3Key, S3Keys, credentials};
+pub use s3_scene::{S3Scene, assert_s3_refused, at, s3_status};
 pub use security::{member, ruled_out_by_mode};
 pub use setup::Setup;
 pub use stranger::{STRANGER, as_stranger};

@@ -213,10 +213,10 @@ fn without_a_keeper_that_lives_a_killed_mount_is_dead_and_mounted_again_as_ever(
     }
     let mut served = mount_of_worker();
     let keeper = keeper(&served.mount);
+    // It would have another keeper in a second.
+    signal(served.mount.pid(), Signal::STOP);
     signal(keeper, Signal::KILL);
     eventually("the keeper is dead", SOON, || ended(keeper));
-    served.tree.verify(&served.mount.root());
-    assert_eq!(served.mount.own_stats().pointer("/fuse/kept/there"), Some(&serde_json::Value::Bool(false)));
     served.mount.kill();
     let error = fs::metadata(served.mount.path("file00")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
@@ -224,6 +224,30 @@ fn without_a_keeper_that_lives_a_killed_mount_is_dead_and_mounted_again_as_ever(
     served.tree.verify(&served.mount.root());
     kill(&served.mount);
     served.tree.verify(&served.mount.root());
+}
+
+#[test]
+fn a_keeper_that_is_killed_is_started_again_and_has_what_the_one_before_had() {
+    if !can_survive() {
+        return;
+    }
+    let served = mount_of_worker();
+    let mount = &served.mount;
+    for round in 1..=2 {
+        let before = keeper(mount);
+        signal(before, Signal::KILL);
+        eventually("another keeper has the mount", SOON, || {
+            let kept = mount.own_stats()["fuse"]["kept"].clone();
+            kept["renewed"].as_u64() == Some(round) && kept["there"] == true
+        });
+        assert_ne!(keeper(mount), before);
+        served.tree.verify(&mount.root());
+    }
+    let last = keeper(mount);
+    killed_under_readers(&served, 2);
+    let pid = mount.served_by().unwrap();
+    let _ = mount.ask(&["umount"]).succeeded();
+    eventually("all have ended", SOON, || ended(pid) && ended(last));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_e2e::{
-    Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, reading,
+    Bucket, Mount, Opened, Setup, Tree, Worker, as_stranger, ended, eventually, is_long_run, is_mounted, once, reading,
     signal, skipped,
 };
 use forebay_handover::{Difference, Held, Identity, NotTaken, Order, Refusal, take};
@@ -111,6 +111,31 @@ fn readers_of_up_wait_for_the_next_worker_and_get_their_bytes() {
     assert!(!log.contains("panic"), "{log}");
 }
 
+/// > If the new process of a mount that is let go of first fails to start, the one before is started again, and what is open goes on.
+#[test]
+fn up_is_started_again_when_the_process_that_was_to_replace_it_fails() {
+    let mut served = up();
+    let before = served.mount.pid();
+    let file = served.tree.file("file00").clone();
+    let mut open = File::open(served.mount.path("file00")).unwrap();
+    open.read_exact(&mut [0; 4096]).unwrap();
+    // It is opened when the process before has let go of everything.
+    let failed = served.mount.replace(&["-o", "security.audit.file=/dev/null/below"]);
+    assert_ne!(failed.code, Some(0), "{}", failed.text());
+    eventually("the process before has ended", SOON, || ended(before));
+    let again = once("the mount is served again", SOON, || served.mount.served_by());
+    assert_ne!(again, before);
+    let mut rest = Vec::new();
+    open.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.len() as u64, file.size - 4096);
+    assert_eq!(file.data.first_difference(4096, &rest), None);
+    served.tree.verify(&served.mount.root());
+    assert!(served.mount.log_text().contains("this process is started again"), "{}", served.mount.log_text());
+    drop(open);
+    let _ = served.mount.ask(&["umount"]).succeeded();
+    eventually("the mount has ended", SOON, || ended(again) && !is_mounted(&served.mount.root()));
+}
+
 #[test]
 fn a_hundred_replacements_cost_no_reader_a_byte() {
     if !is_long_run() {
@@ -195,6 +220,45 @@ fn options_that_a_mount_keeps_for_ever_are_compared_and_others_may_change() {
     served.tree.verify(&mount.root());
     let _ = mount.replace(&["-o", "fuse.threads=5", "-o", "fuse.spin=0"]).succeeded();
     served.tree.verify(&mount.root());
+}
+
+/// Whoever looks into it waits for a process to serve the mount.
+#[test]
+fn a_directory_below_the_mountpoint_is_refused_before_anybody_lets_go_of_anything() {
+    for mut served in [mount_of_worker(), up()] {
+        let mount = &mut served.mount;
+        let (before, below) = (mount.pid(), mount.path("drafts"));
+        for key in ["write.staging_dir", "client.local.dir"] {
+            let option = format!("{key}={}", below.display());
+            mount.replace(&["-o", &option, "-o", "client.local.size=64MiB"]).failed(1, &[key, "below the mountpoint"]);
+        }
+        assert!(!ended(before));
+        served.tree.verify(&mount.root());
+    }
+}
+
+/// A read of the access log waits for a line; nobody who waits for that read does.
+#[test]
+fn who_reads_the_access_log_goes_on_reading_in_the_next_process() {
+    let mut served = mount_of_worker();
+    let mut log = File::open(served.mount.path(".accesslog")).unwrap();
+    std::thread::scope(|scope| {
+        let (seen, is_seen) = std::sync::mpsc::channel();
+        let reads = scope.spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            let mut text = String::new();
+            while !text.contains("] open (") {
+                let length = log.read(&mut bytes).unwrap();
+                text.push_str(&String::from_utf8_lossy(&bytes[..length]));
+                // Nobody hears it any more at the end.
+                let _ = seen.send(());
+            }
+        });
+        is_seen.recv_timeout(SOON).unwrap();
+        replace(&mut served.mount);
+        served.tree.verify(&served.mount.root());
+        reads.join().unwrap();
+    });
 }
 
 #[test]
@@ -306,6 +370,23 @@ fn a_process_that_is_told_twice_leaves_the_mount_that_it_has_given_away() {
     // Nobody has it any more.
     let _ = mount.ask(&["umount"]);
     assert!(!is_mounted(&root));
+}
+
+/// > A new process that is given the mount and does not come to serve it within a minute does not any more: the one before serves on.
+#[test]
+fn a_mount_is_taken_back_from_a_process_that_does_not_come_to_serve_it() {
+    if !is_long_run() {
+        return;
+    }
+    let served = mount_of_worker();
+    let mut held = held(&served.mount);
+    // It waits until somebody serves again.
+    served.tree.verify(&served.mount.root());
+    assert_eq!(held.holding.serves(), Err(NotTaken::TakenBack));
+    drop(held);
+    served.tree.verify(&served.mount.root());
+    assert_eq!(served.mount.own_stats()["fuse"]["taken_back"], 1);
+    assert!(served.mount.log_text().contains("it is taken back"), "{}", served.mount.log_text());
 }
 
 #[test]

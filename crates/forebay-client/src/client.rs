@@ -3,21 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use forebay_cluster::{Membership, PlacementKey, Topology};
+use forebay_cluster::{Membership, Topology};
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
+use forebay_locks::Mutex;
 use forebay_memory::Pool;
 use forebay_store::Store;
-use forebay_transport::message::{CoverageReply, ListReply, ListRequest, StatReply};
-use forebay_transport::{Flags, Op};
+use forebay_transport::Flags;
+use forebay_transport::message::{CoverageReply, ListReply, StatReply};
 use forebay_types::{BlockLayout, Failure, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::connector::Connector;
 use crate::downloads::Downloads;
+use crate::listed::{Listed, Pages};
 use crate::lookup;
 use crate::open_file::OpenFile;
 use crate::options::ClientOptions;
+use crate::pace::Pace;
 use crate::prefetch_budget::PrefetchBudget;
 use crate::router::{Away, Router};
 use crate::shared::ClientShared;
@@ -25,6 +29,8 @@ use crate::small::SmallFiles;
 use crate::source::Workers;
 use crate::stats::ClientStats;
 use crate::views::Views;
+use crate::walking;
+use crate::walks::Walks;
 
 /// The client. Clones are the same client.
 #[derive(Clone)]
@@ -102,6 +108,10 @@ impl Client {
                 tasks,
                 small: SmallFiles::new(options.small_file_size),
                 views: Views::default(),
+                pages: Pages::new(),
+                walks: Mutex::new(Walks::default()),
+                walks_pace: Arc::new(Pace::new()),
+                began: Instant::now(),
             }),
         }
     }
@@ -127,11 +137,29 @@ impl Client {
         max: u32,
         revalidate: bool,
     ) -> Result<ListReply, Failure> {
+        let Listed { page, valid_for } = self.list_page(path, token, max, revalidate).await?;
+        Ok(page.reply(valid_for))
+    }
+
+    /// The same, as the page that the client keeps, for who lists a directory again and again.
+    ///
+    /// # Errors
+    /// As for [`Client::list`].
+    pub async fn list_page(
+        &self,
+        path: &FsPath,
+        token: Option<String>,
+        max: u32,
+        revalidate: bool,
+    ) -> Result<Listed, Failure> {
         let flags = if revalidate { Flags::REVALIDATE } else { Flags::default() };
-        let request = ListRequest { path: path.as_bytes().to_vec(), token, max };
-        let key = PlacementKey::from(path);
-        let body = self.shared.router.ask(key, Op::List, request.encode(), flags).await?;
-        ListReply::decode(&body)
+        walking::list(&self.shared, path, token, max, flags).await
+    }
+
+    /// A file of this version is opened without [`Client::open`]: the kernel reads a copy of it. What is likely to be opened next is
+    /// fetched all the same.
+    pub fn opened_elsewhere(&self, version: &FileVersion) {
+        walking::opened(&self.shared, version);
     }
 
     /// A handle on `version`, each of whose blocks is on one worker. Does no I/O itself; a small file begins to be fetched.
@@ -146,6 +174,7 @@ impl Client {
     pub fn open_replicated(&self, version: FileVersion, replicas: u8) -> Arc<OpenFile> {
         let file = Arc::new(OpenFile::new(Arc::clone(&self.shared), version, replicas));
         lookup::fetch_small(&self.shared, &file);
+        walking::opened(&self.shared, file.version());
         file
     }
 

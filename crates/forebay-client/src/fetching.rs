@@ -39,17 +39,17 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Fetches a piece.
+    /// Fetches a piece. Where it came from.
     ///
     /// # Errors
     /// What a read of it would meet.
-    pub(crate) async fn piece(&self, piece: Piece, to: FetchTo) -> Result<(), Failure> {
+    pub(crate) async fn piece(&self, piece: Piece, to: FetchTo) -> Result<FetchSource, Failure> {
         let (began, length) = (self.pace.now(), piece.length);
         let from_origin = self.fetch(piece, to).await?;
         self.client.stats.prefetched.fetch_add(u64::from(length), Ordering::Relaxed);
         let from = if from_origin > 0 { FetchSource::Origin } else { FetchSource::Cache };
         self.pace.fetched(from, length, began);
-        Ok(())
+        Ok(from)
     }
 
     /// How many bytes the origin gave.
@@ -76,7 +76,7 @@ impl Fetcher {
         let Ok(_place) = self.client.announced.acquire().await else {
             return Err(Failure::new(FailureKind::Unavailable, "the client is closed"));
         };
-        self.piece(piece, to).await
+        self.piece(piece, to).await.map(drop)
     }
 
     /// Fetches `length` bytes at `offset`, cut off at the end of the file.

@@ -3,7 +3,8 @@
 //! * [`Client`] answers `stat` and `list`, and opens files; it changes names and takes files to the origin, for itself and as the
 //!   [`Remote`](forebay_staging::Remote) of files that are being written;
 //! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
-//! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
+//! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them; `walks` does the same of readers that
+//!   open the files of a directory in order;
 //! * [`Peers`] are the links of a worker to the others, which it asks for blocks before the origin;
 //! * as the [`Source`](forebay_materialise::Source) of materialised files it reads whole blocks with their checksums;
 //! * [`Connector`] makes links to workers, so that the client knows no transport by name.
@@ -28,15 +29,18 @@ mod crossing;
 mod downloads;
 mod fast_path;
 mod fetching;
+mod habits;
 mod hedging;
 mod judge;
 mod landing;
+mod listed;
 mod local;
 mod lookup;
 mod members;
 mod missed;
 mod open_file;
 mod options;
+mod order;
 mod outage;
 mod pace;
 pub mod paths;
@@ -55,12 +59,16 @@ mod speed;
 mod staging;
 mod stats;
 mod views;
+mod walk;
+mod walking;
+mod walks;
 mod writes;
 
 pub use client::{BlockLocation, Client};
 pub use connector::Connector;
 pub use fetching::FetchTo;
 pub use landing::CallerBuffer;
+pub use listed::{Listed, ListedName, Page};
 pub use members::{Loaded, OriginRoom};
 pub use open_file::{OpenFile, ReadPayload};
 pub use options::ClientOptions;

@@ -277,6 +277,12 @@ impl OpenFile {
         }
     }
 
+    /// Whether anything is fetched before it is read, by itself.
+    #[must_use]
+    pub fn prefetches(&self) -> bool {
+        self.client.options.prefetch.max_part_number > 0
+    }
+
     /// Brings `length` bytes at `offset` nearer, cut off at the end of the file, in turn with whatever else was announced: nobody waits
     /// for them yet. What is evicted before it is read was fetched in vain.
     ///

@@ -29,6 +29,9 @@ pub struct ClientOptions {
     pub max_concurrency: Option<usize>,
     /// How many bytes may be fetched ahead of all readers together: less than what holds them can keep.
     pub prefetch_budget: u64,
+    /// How many bytes of small files may be fetched ahead of readers that open the files of a directory in order, of all readers
+    /// together; 0 turns that off.
+    pub directory_budget: u64,
     /// The largest file, in bytes, whose bytes are asked for together with its name, and that is fetched whole when it is opened; 0
     /// turns both off.
     pub small_file_size: u32,
@@ -59,6 +62,7 @@ impl Default for ClientOptions {
             max_prefetches: 32,
             max_concurrency: None,
             prefetch_budget: 128 << 20,
+            directory_budget: 32 << 20,
             small_file_size: 256 << 10,
         }
     }

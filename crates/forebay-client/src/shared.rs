@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use forebay_engine::ReadEngine;
+use forebay_locks::Mutex;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::listed::Pages;
 use crate::options::ClientOptions;
+use crate::pace::Pace;
 use crate::prefetch_budget::PrefetchBudget;
 use crate::router::Router;
 use crate::small::SmallFiles;
 use crate::stats::ClientStats;
 use crate::views::Views;
+use crate::walks::Walks;
 
 /// One for each client.
 pub(crate) struct ClientShared {
@@ -40,4 +45,12 @@ pub(crate) struct ClientShared {
     pub(crate) small: SmallFiles,
     /// What was prefetched from workers whose memory this process sees.
     pub(crate) views: Views,
+    /// Pages of directories that were listed lately.
+    pub(crate) pages: Pages,
+    /// The directories whose files are opened in order.
+    pub(crate) walks: Mutex<Walks>,
+    /// How long the fetches of their files take; nothing goes by it.
+    pub(crate) walks_pace: Arc<Pace>,
+    /// When the client was made.
+    pub(crate) began: Instant,
 }

@@ -74,7 +74,7 @@ impl Directory {
 }
 
 /// What tells the directories of file versions apart.
-fn place(version: &FileVersion) -> u64 {
+pub(crate) fn place(version: &FileVersion) -> u64 {
     let end = version.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     let mut hasher = DefaultHasher::new();
     (&version.origin, &version.path[..end]).hash(&mut hasher);
@@ -109,6 +109,16 @@ impl SmallFiles {
             directory.answered();
         }
         self.came.insert(path.clone(), (file, size));
+    }
+
+    /// The bytes of `path` came without a question about its name.
+    pub(crate) fn brought(&self, path: &FsPath, file: FileId, size: u32) {
+        self.came.insert(path.clone(), (file, size));
+    }
+
+    /// The largest file that counts as small.
+    pub(crate) fn largest(&self) -> u32 {
+        self.most
     }
 
     /// Whether the file of `version` is a small one, and not empty.

@@ -30,6 +30,12 @@ pub struct ClientStats {
     pub origin: AtomicU64,
     /// Asked for ahead of a reader.
     pub prefetched: AtomicU64,
+    /// Files that were fetched before they were opened, since those before them in their directory were.
+    pub files_ahead: AtomicU64,
+    /// Those that were opened then.
+    pub files_ahead_used: AtomicU64,
+    /// Those that were not.
+    pub files_ahead_wasted: AtomicU64,
     /// Requests that went to another worker than the first choice.
     pub failovers: AtomicU64,
     /// Reads that waited for their worker and were sent to another one, too.

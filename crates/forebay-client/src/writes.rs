@@ -36,7 +36,21 @@ impl Client {
     /// # Errors
     /// Those of the origin, and whatever kept the workers from asking it.
     pub async fn put(&self, path: &FsPath, bytes: Bytes) -> Result<Attr, Failure> {
-        let upload = UploadRequest { path: path.as_bytes().to_vec(), part: None, bytes };
+        self.put_as(path, bytes, false).await
+    }
+
+    /// Makes `path` a file of these bytes where there is nothing of that name: of several who do so at once, one does.
+    ///
+    /// # Errors
+    /// As for [`Client::put`]; [`FailureKind::Exists`] where there is something. After an answer was lost, that may be what was made
+    /// here. [`FailureKind::Unsupported`] by an origin that has no such promise, [`FailureKind::InvalidArgument`] by a worker of a
+    /// release that does not know it.
+    pub async fn create(&self, path: &FsPath, bytes: Bytes) -> Result<Attr, Failure> {
+        self.put_as(path, bytes, true).await
+    }
+
+    async fn put_as(&self, path: &FsPath, bytes: Bytes, only_new: bool) -> Result<Attr, Failure> {
+        let upload = UploadRequest { path: path.as_bytes().to_vec(), part: None, only_new, bytes };
         let changed = self.send_change(path, upload.request(Duration::ZERO), false).await;
         let reply = self.settled(path, changed, false).await?;
         self.uploaded(upload.bytes.len());
@@ -59,7 +73,7 @@ impl Client {
     /// As for [`Client::put`]; [`FailureKind::NotFound`] when there is no such upload (any more).
     pub async fn upload_part(&self, path: &FsPath, upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
         let part = Some((upload.to_owned(), number));
-        let upload = UploadRequest { path: path.as_bytes().to_vec(), part, bytes };
+        let upload = UploadRequest { path: path.as_bytes().to_vec(), part, only_new: false, bytes };
         // Digits are a name.
         let place = path.join(number.to_string().as_bytes()).unwrap_or_else(|_| path.clone());
         let changed = self.send(PlacementKey::from(&place), upload.request(Duration::ZERO)).await;

@@ -17,9 +17,11 @@ use crate::table::PREFIX;
 use crate::value::Raw;
 
 /// Read before there is a configuration: by the program, the file's name, a filter for the log, and where run state lies; by what streams
-/// models (`forebay-streamer`), which paths lead where; and by what a keeper of a mount starts, that it did.
-const READ_ELSEWHERE: [&str; 6] = [
+/// models (`forebay-streamer`), which paths lead where; by what a keeper of a mount starts, that it did; and by the CSI driver, of a
+/// process that it starts again, whose credentials that had.
+const READ_ELSEWHERE: [&str; 7] = [
     "FOREBAY_CONFIG",
+    "FOREBAY_CSI_CREDENTIALS_OF_DRIVER",
     "FOREBAY_LOG",
     "FOREBAY_RUN_DIR",
     "FOREBAY_STARTED_BY_KEEPER",

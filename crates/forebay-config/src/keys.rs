@@ -125,7 +125,8 @@ keys! {
         /// Use huge pages for this memory if they are available.
         worker_memory_huge_pages "worker.memory.huge_pages": bool = true;
         /// Allocate all of this memory at start, in the background. Otherwise the first read that uses a part of it
-        /// waits for the kernel. `forebay up` does so only if this key is set to `true` explicitly.
+        /// waits for the kernel. `forebay up` does so at start only if this key is set to `true` explicitly. If it is not
+        /// set, `forebay up` does so once a tenth of the memory is used.
         worker_memory_prewarm "worker.memory.prewarm": bool = true;
         /// Verify each sector's CRC32C also when it is read from DRAM, not only when it comes from disk or network.
         worker_memory_verify_reads "worker.memory.verify_reads": bool = true;
@@ -219,6 +220,10 @@ keys! {
         client_prefetch_file_length_threshold "client.prefetch.file_length_threshold": ByteSize = ByteSize::bytes(0);
         /// A model file (`*.safetensors`) that a program reads or maps here and there is fetched by the workers as a whole.
         client_prefetch_models "client.prefetch.models": bool = true;
+        /// The maximum size of small files (`client.small_file_size`) that a client fetches before they are opened, because a
+        /// program opens the files of a directory in the order of its listing. 0 turns this off.
+        client_prefetch_directory_budget "client.prefetch.directory_budget": ByteSize = ByteSize::mib(32),
+            in ByteSize::bytes(0)..=ByteSize::gib(4);
         /// The maximum number of block requests to workers in progress at the same time, per mount. More requests
         /// wait. 0: no limit.
         client_max_concurrency "client.max_concurrency": u32 = 0, in 0..=65_536;

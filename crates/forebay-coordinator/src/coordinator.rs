@@ -38,6 +38,7 @@ const LIMITS: HttpLimits = HttpLimits {
     head_within: Duration::from_secs(30),
     body_within: Duration::from_secs(10),
     write_within: Duration::from_secs(10),
+    write_rate: 0,
     lasts_at_most: Duration::from_secs(600),
     ends_within: Duration::from_secs(5),
 };

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::error::Refusal;
 use crate::fields::VolumeId;
-use crate::volume::Volume;
+use crate::volume::{OF_DRIVER, Volume};
 
 /// Shorter than the two minutes that the kubelet waits for a call.
 const MOUNT_WITHIN: Duration = Duration::from_secs(110);
@@ -40,6 +40,15 @@ mod code {
     pub(super) const UNAVAILABLE: i32 = 4;
     pub(super) const PERMISSION: i32 = 5;
     pub(super) const BUSY: i32 = 6;
+}
+
+/// Which daemon of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// That of a volume of the node, which pods have binds of.
+    Staged,
+    /// That of a volume of one pod alone.
+    Inline,
 }
 
 /// Daemons, one for each mount.
@@ -65,8 +74,8 @@ impl Daemons {
     ///
     /// # Errors
     /// What the program says.
-    pub(crate) async fn mount(&self, volume: &Volume, id: &VolumeId, at: &Path) -> Result<(), Refusal> {
-        let log = self.log(id);
+    pub(crate) async fn mount(&self, volume: &Volume, id: &VolumeId, kind: Kind, at: &Path) -> Result<(), Refusal> {
+        let log = self.log(id, kind);
         let mut command = Command::new(&self.program);
         command.arg("mount-helper").arg(format!("-olog.file={}", log.display()));
         if let Some(keepers) = &self.keepers {
@@ -89,6 +98,10 @@ impl Daemons {
             }
         }
         command.envs(volume.environment.variables());
+        match volume.environment.is_empty() {
+            true => command.env(OF_DRIVER, "1"),
+            false => command.env_remove(OF_DRIVER),
+        };
         let ended = run(command, MOUNT_WITHIN, "mounting").await?;
         let said = said(&ended);
         match ended.status.code() {
@@ -107,7 +120,7 @@ impl Daemons {
     ///
     /// # Errors
     /// When it is in use, or its daemon does not end.
-    pub(crate) async fn unmount(&self, id: &VolumeId, at: &Path) -> Result<(), Refusal> {
+    pub(crate) async fn unmount(&self, id: &VolumeId, kind: Kind, at: &Path) -> Result<(), Refusal> {
         let mut command = Command::new(&self.program);
         command.arg("umount").arg("--").arg(at);
         let ended = run(command, UNMOUNT_WITHIN, "unmounting").await?;
@@ -115,16 +128,25 @@ impl Daemons {
         match ended.status.code() {
             Some(0 | code::NOT_FOUND) => {
                 info!(volume = id.as_str(), at = %at.display(), said, "unmounted");
-                // There is one for each volume that ever was, and nothing in it of one that ended well.
-                let _ = std::fs::remove_file(self.log(id));
+                self.forget(id, kind);
                 Ok(())
             }
             status => Err(refusal(status, format!("cannot unmount {}: {said}", at.display()))),
         }
     }
 
-    fn log(&self, id: &VolumeId) -> PathBuf {
-        self.logs.join(format!("{}.log", id.file_name()))
+    /// Nothing of the volume is mounted, and nobody wants it to be: removes the log of the daemon, also of one that never came to serve.
+    /// There would be one for each volume that ever was, and nothing in it of one that ended well.
+    pub(crate) fn forget(&self, id: &VolumeId, kind: Kind) {
+        let _ = std::fs::remove_file(self.log(id, kind));
+    }
+
+    fn log(&self, id: &VolumeId, kind: Kind) -> PathBuf {
+        let name = id.file_name();
+        self.logs.join(match kind {
+            Kind::Staged => format!("{name}.log"),
+            Kind::Inline => format!("pod-{name}.log"),
+        })
     }
 }
 
@@ -205,9 +227,9 @@ mod tests {
         let script = format!("printf '%s\\n' \"$@\" \"$AWS_SECRET_ACCESS_KEY\" > {}", told.display());
         let daemons = daemons(directory.path(), &script);
         let volume = volume(&[("AWS_SECRET_ACCESS_KEY", "hunter2")]);
-        daemons.mount(&volume, &id(), Path::new("/k/staging")).await.unwrap();
+        daemons.mount(&volume, &id(), Kind::Staged, Path::new("/k/staging")).await.unwrap();
         let told = std::fs::read_to_string(told).unwrap();
-        let log = format!("-olog.file={}", daemons.log(&id()).display());
+        let log = format!("-olog.file={}", daemons.log(&id(), Kind::Staged).display());
         let lines: Vec<&str> = told.lines().collect();
         let expected = [
             "mount-helper",
@@ -225,16 +247,45 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_has_the_drivers_credentials_is_known_to_whoever_starts_it_again() {
+        for (secrets, own) in [(&[][..], "1"), (&[("AWS_ACCESS_KEY_ID", "me")][..], "")] {
+            let directory = tempfile::tempdir().unwrap();
+            let told = directory.path().join("told");
+            let daemons = daemons(directory.path(), &format!("printf %s \"${OF_DRIVER}\" > {}", told.display()));
+            daemons.mount(&volume(secrets), &id(), Kind::Inline, Path::new("/k")).await.unwrap();
+            assert_eq!(std::fs::read_to_string(told).unwrap(), own);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_was_never_mounted_leaves_no_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = "for word; do case $word in -olog.file=*) echo why > \"${word#-olog.file=}\";; esac; done; exit 4";
+        let daemons = daemons(directory.path(), script);
+        for kind in [Kind::Staged, Kind::Inline] {
+            daemons.mount(&volume(&[]), &id(), kind, Path::new("/k")).await.unwrap_err();
+        }
+        let logs = || std::fs::read_dir(directory.path().join("logs")).unwrap().count();
+        assert_eq!(logs(), 2, "each has its own");
+        daemons.forget(&id(), Kind::Inline);
+        daemons.forget(&id(), Kind::Inline);
+        assert!(logs() == 1 && daemons.log(&id(), Kind::Staged).exists());
+        daemons.forget(&id(), Kind::Staged);
+        assert_eq!(logs(), 0);
+    }
+
+    #[tokio::test]
     async fn a_mount_is_kept_where_there_are_keepers_unless_the_volume_says_no() {
         let directory = tempfile::tempdir().unwrap();
         let told = directory.path().join("told");
         let script = format!("printf '%s\\n' \"$@\" > {}", told.display());
         let keepers = directory.path().join("keepers.sock");
         let daemons = Daemons { keepers: Some(keepers.clone()), ..daemons(directory.path(), &script) };
-        let refusal = daemons.mount(&volume(&[]), &id(), Path::new("/k/staging")).await.unwrap_err();
+        let staging = Path::new("/k/staging");
+        let refusal = daemons.mount(&volume(&[]), &id(), Kind::Staged, staging).await.unwrap_err();
         assert_eq!(refusal.code(), Code::Unavailable);
         std::fs::write(keepers, "").unwrap();
-        daemons.mount(&volume(&[]), &id(), Path::new("/k/staging")).await.unwrap();
+        daemons.mount(&volume(&[]), &id(), Kind::Staged, staging).await.unwrap();
         let told = std::fs::read_to_string(told).unwrap();
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines[2], SURVIVES);
@@ -252,7 +303,7 @@ mod tests {
         ] {
             let directory = tempfile::tempdir().unwrap();
             let daemons = daemons(directory.path(), &format!("echo 'forebay: why' >&2; exit {exit}"));
-            let refusal = daemons.mount(&volume(&[]), &id(), Path::new("/k")).await.unwrap_err();
+            let refusal = daemons.mount(&volume(&[]), &id(), Kind::Staged, Path::new("/k")).await.unwrap_err();
             assert_eq!(refusal.code(), code, "{exit}");
             assert!(refusal.to_string().contains("forebay: why"), "{refusal}");
         }
@@ -263,7 +314,7 @@ mod tests {
         for (exit, code) in [(0, None), (3, None), (6, Some(Code::FailedPrecondition))] {
             let directory = tempfile::tempdir().unwrap();
             let daemons = daemons(directory.path(), &format!("exit {exit}"));
-            let ended = daemons.unmount(&id(), Path::new("/k")).await;
+            let ended = daemons.unmount(&id(), Kind::Staged, Path::new("/k")).await;
             assert_eq!(ended.map_err(|refusal| refusal.code()).err(), code, "{exit}");
         }
     }

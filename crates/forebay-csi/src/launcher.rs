@@ -1,16 +1,20 @@
 //! Starting again what serves a mount, for its keeper (ADR 0028, ADR 0030).
 //!
 //! A keeper is in a pod of its own, in which no daemon could run. When a daemon has died it asks here, and what it asks for
-//! is the command line and the environment that this driver, or the one before it, once gave that daemon.
+//! is the command line and the environment that this driver, or the one before it, once gave that daemon. One that had the driver's
+//! own credentials gets those that the driver has by now.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use forebay_handover::Restart;
 use forebay_private::{PrivateError, PrivateListener};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+
+use crate::volume::{OF_DRIVER, is_of_cloud};
 
 /// The name of the socket, next to that of the keepers' host.
 const NAME: &str = "launcher.sock";
@@ -53,7 +57,7 @@ impl Launcher {
 /// A thread for each daemon, as long as that lives. Nobody waits for it at the end.
 fn spawn(stream: std::os::unix::net::UnixStream) {
     let launching = move || {
-        if let Err(error) = forebay_handover::launch(stream) {
+        if let Err(error) = forebay_handover::launch(stream, renewed) {
             warn!(%error, "a keeper is not understood");
         }
     };
@@ -62,6 +66,11 @@ fn spawn(stream: std::os::unix::net::UnixStream) {
         // The keeper hears that the connection has ended, and asks again.
         warn!(%error, "no thread for a daemon");
     }
+}
+
+/// As it is to be started by this driver.
+fn renewed(restart: Restart) -> Restart {
+    if restart.has_variable(OF_DRIVER) { restart.with_own(is_of_cloud) } else { restart }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::answers::{Answer, Answers};
 use crate::binding;
-use crate::daemon::Daemons;
+use crate::daemon::{Daemons, Kind};
 use crate::decision::{self, Leaving, Mounting, Publishing, Wanted};
 use crate::directory::KubeletDirectory;
 use crate::error::Refusal;
@@ -98,7 +98,7 @@ impl Volumes {
         let _turn = self.pending.turn(&id).await?;
         // The kubelet has made it. No link leads there, or what the program mounts on would be elsewhere.
         self.kubelet.open(&staging)?;
-        self.mount(&id, &volume, &staging).await?;
+        self.mount(&id, &volume, Kind::Staged, &staging).await?;
         Ok(NodeStageVolumeResponse {})
     }
 
@@ -106,7 +106,7 @@ impl Volumes {
         let id = VolumeId::of(&request.volume_id)?;
         let staging = self.kubelet.place(&request.staging_target_path, "staging_target_path")?;
         let _turn = self.pending.turn(&id).await?;
-        self.leave(&id, &staging, decision::unstaging).await?;
+        self.leave(&id, Kind::Staged, &staging, decision::unstaging).await?;
         Ok(NodeUnstageVolumeResponse {})
     }
 
@@ -141,7 +141,7 @@ impl Volumes {
         if table.at(&self.kubelet.absolute(target)).is_none() {
             self.kubelet.make(target)?;
         }
-        self.mount(id, volume, target).await
+        self.mount(id, volume, Kind::Inline, target).await
     }
 
     async fn publish_staged(
@@ -205,13 +205,13 @@ impl Volumes {
         let id = VolumeId::of(&request.volume_id)?;
         let target = self.kubelet.place(&request.target_path, "target_path")?;
         let _turn = self.pending.turn(&id).await?;
-        self.leave(&id, &target, decision::unpublishing).await?;
+        self.leave(&id, Kind::Inline, &target, decision::unpublishing).await?;
         self.kubelet.remove(&target)?;
         Ok(NodeUnpublishVolumeResponse {})
     }
 
     /// Has a volume mounted at a place by a daemon that answers.
-    async fn mount(&self, id: &VolumeId, volume: &Volume, place: &Place) -> Result<(), Refusal> {
+    async fn mount(&self, id: &VolumeId, volume: &Volume, kind: Kind, place: &Place) -> Result<(), Refusal> {
         let path = self.kubelet.absolute(place);
         let step = decision::mounting(&MountTable::of_this_process()?, &path, volume)?;
         if step == Mounting::Look {
@@ -222,18 +222,21 @@ impl Volumes {
                 Answer::Dead => {}
             }
         }
-        self.daemons.mount(volume, id, &path).await
+        self.daemons.mount(volume, id, kind, &path).await
     }
 
-    /// Takes away what is mounted at a place, as `next` says, until nothing is.
-    async fn leave(&self, id: &VolumeId, place: &Place, next: NextStep) -> Result<(), Refusal> {
+    /// Takes away what is mounted at a place, as `next` says, until nothing is; of a daemon that would be there, also its log.
+    async fn leave(&self, id: &VolumeId, kind: Kind, place: &Place, next: NextStep) -> Result<(), Refusal> {
         let path = self.kubelet.absolute(place);
         for _ in 0..MAX_LAYERS {
             let step = next(&MountTable::of_this_process()?, &path, self.kubelet.path())?;
             match step {
-                Leaving::Done => return Ok(()),
+                Leaving::Done => {
+                    self.daemons.forget(id, kind);
+                    return Ok(());
+                }
                 Leaving::Unbind => binding::unmount(&self.kubelet, place)?,
-                Leaving::End => self.daemons.unmount(id, &path).await?,
+                Leaving::End => self.daemons.unmount(id, kind, &path).await?,
             }
         }
         Err(Refusal::internal(format!("{} is mounted again and again", path.display())))

@@ -31,6 +31,8 @@ const OURS: [&str; 4] = ["log.file", "allow_other", "fuse.allow_other", "fuse.se
 /// Where variables of a secret may begin: with what credentials of a cloud do. Others would change the program and its
 /// configuration.
 const CLOUDS: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
+/// Set for a process that has no secret of its own, and so the credentials of the driver that started it.
+pub(crate) const OF_DRIVER: &str = "FOREBAY_CSI_CREDENTIALS_OF_DRIVER";
 
 /// The mount that a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,13 +145,19 @@ impl Environment {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a process with these variables may also have `name` of the driver's own: credentials do not mix.
     pub(crate) fn goes_with(&self, name: &str) -> bool {
         self.0.is_empty() || !is_of_cloud(name)
     }
 }
 
-fn is_of_cloud(name: &str) -> bool {
+/// Whether a variable may be a cloud's credentials.
+pub(crate) fn is_of_cloud(name: &str) -> bool {
     CLOUDS.iter().any(|cloud| name.len() > cloud.len() && name.starts_with(cloud))
 }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Local};
@@ -38,6 +38,8 @@ pub(crate) struct AccessLog {
 pub(crate) struct LogReader {
     queue: Mutex<Queue>,
     arrived: Notify,
+    /// A read that waits is to be answered, with whatever there is.
+    is_to_answer: AtomicBool,
 }
 
 #[derive(Default)]
@@ -86,6 +88,14 @@ impl AccessLog {
         self.open.store(readers.len(), Ordering::Relaxed);
     }
 
+    /// Answers reads that wait: nobody takes requests at this moment, so there will be nothing to tell of.
+    pub(crate) fn answer_readers(&self) {
+        for reader in self.readers.lock().iter() {
+            reader.is_to_answer.store(true, Ordering::Release);
+            reader.arrived.notify_one();
+        }
+    }
+
     /// Notes a request, if the log has a reader.
     #[inline]
     pub(crate) fn seen(&self, header: &Header, what: impl FnOnce() -> What) -> Option<Seen> {
@@ -111,6 +121,7 @@ impl LogReader {
 
     /// What comes next, `most` bytes at most; after a while of nothing a line that says so.
     pub(crate) async fn next(&self, most: usize) -> Vec<u8> {
+        let nothing_new = || NOTHING_NEW[..NOTHING_NEW.len().min(most)].to_vec();
         let lines = async {
             loop {
                 let arrived = self.arrived.notified();
@@ -118,11 +129,13 @@ impl LogReader {
                 if !bytes.is_empty() {
                     return bytes;
                 }
+                if self.is_to_answer.swap(false, Ordering::AcqRel) {
+                    return nothing_new();
+                }
                 arrived.await;
             }
         };
-        let lines = tokio::time::timeout(QUIET, lines).await;
-        lines.unwrap_or_else(|_| NOTHING_NEW[..NOTHING_NEW.len().min(most)].to_vec())
+        tokio::time::timeout(QUIET, lines).await.unwrap_or_else(|_| nothing_new())
     }
 }
 
@@ -215,6 +228,27 @@ mod tests {
     async fn a_reader_is_never_kept_waiting_for_long() {
         let reader = LogReader::default();
         assert_eq!(reader.next(100).await, NOTHING_NEW);
+    }
+
+    #[tokio::test]
+    async fn reads_that_wait_are_answered_at_once_where_nobody_takes_requests() {
+        let log = AccessLog::default();
+        let reader = log.open().unwrap();
+        let mut read = std::pin::pin!(reader.next(100));
+        assert!(polled(read.as_mut()).is_none(), "there is nothing");
+        log.answer_readers();
+        assert_eq!(polled(read).as_deref(), Some(NOTHING_NEW));
+        // Also one that begins just then.
+        log.answer_readers();
+        assert_eq!(polled(std::pin::pin!(reader.next(1))).as_deref(), Some(&NOTHING_NEW[..1]));
+    }
+
+    /// What it gives without waiting any longer.
+    fn polled<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        }
     }
 
     #[tokio::test]

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_client::ListedName;
 use forebay_handover::{DirectoryHandle as HandedDirectory, Record};
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
+use forebay_types::{Attr, Failure, FailureKind, FsPath};
 
 use crate::described::Described;
 use crate::failures::{not_open, too_many_open};
@@ -118,20 +119,29 @@ impl FileSystem {
             }
         }
         let end = loop {
-            let (entries, fresh_until) = match self.fill(&path, listing, position - FIRST_NAME).await {
+            let (listed, is_there, fresh_until) = match self.fill(&path, listing, position - FIRST_NAME).await {
                 // What was taken is not lost: the kernel comes back for the rest, and gets the failure then.
                 Err(_) if position > offset => return Ok(()),
                 Err(failure) => return Err(failure),
-                Ok(At::Names { entries, fresh_until }) => (entries, fresh_until),
+                // It may have been renamed since.
+                Ok(At::Names { directory, names, fresh_until }) => (names, *directory == path, fresh_until),
                 Ok(At::End(end)) => break end,
                 Ok(At::Unlisted { .. }) => return Ok(()),
             };
-            for entry in entries {
+            let now = Instant::now();
+            for listed in listed {
                 position += 1;
-                created.retain(|name| *name != entry.name);
-                let Some(inode) = self.describe_entry(&path, entry, fresh_until, hold) else { continue };
+                let name = &listed.entry().name;
+                created.retain(|created| created != name);
+                let described = match is_there {
+                    true => self.describe_listed(&path, listed, (fresh_until, now), hold),
+                    false => {
+                        self.describe_listed(&path, &ListedName::new(listed.entry().clone()), (fresh_until, now), hold)
+                    }
+                };
+                let Some(inode) = described else { continue };
                 let ino = inode.ino;
-                if !take(Listed { name: &entry.name, next: position, inode }) {
+                if !take(Listed { name, next: position, inode }) {
                     if hold {
                         self.inodes.forget(ino, 1);
                     }
@@ -178,38 +188,40 @@ impl FileSystem {
         for _ in 0..MAX_EMPTY_PAGES {
             let At::Unlisted { start, token } = listing.at(position) else { return Ok(listing.at(position)) };
             let asked = Instant::now();
-            let page = self.client.list(path, token, self.list_page, false).await?;
-            let fresh_until = Known::new(Attr::directory(), asked, page.valid_for).fresh_until;
-            listing.listed(start, page.entries, page.next, fresh_until);
+            let listed = self.client.list_page(path, token, self.list_page, false).await?;
+            let fresh_until = Known::new(Attr::directory(), asked, listed.valid_for).fresh_until;
+            listing.listed(start, listed.page, fresh_until);
         }
         Err(Failure::new(FailureKind::Internal, format!("{path}: {MAX_EMPTY_PAGES} pages without a name")))
     }
 
-    /// `None` for a name that no file can have: the kernel would fail the whole listing for it; and for one that is hidden by
-    /// a file of ours.
-    fn describe_entry(&self, parent: &FsPath, entry: &DirEntry, fresh_until: Instant, hold: bool) -> Option<Described> {
-        if parent.is_root() && VirtualFile::named(&entry.name).is_some() {
+    /// What a name of the directory `parent` is, which may be believed until `fresh_until`. `None` for a name that no file can have:
+    /// the kernel would fail the whole listing for it; and for one that is hidden by a file of ours.
+    fn describe_listed(
+        &self,
+        parent: &FsPath,
+        listed: &ListedName,
+        (fresh_until, now): (Instant, Instant),
+        hold: bool,
+    ) -> Option<Described> {
+        let attr = &listed.entry().attr;
+        if parent.is_root() && VirtualFile::named(&listed.entry().name).is_some() {
             return None;
         }
-        let path = match parent.join(&entry.name) {
-            Ok(path) => path,
-            Err(error) => {
-                tracing::debug!(%error, "a name is left out of a listing");
-                return None;
-            }
-        };
+        let path = listed.path_in(parent)?;
+        // Hashes, which take longer than all else here, and are the same each time.
+        let version = listed.version_id();
+        let number = || listed.number(|| self.inodes.number(path, version.as_ref()));
         if hold {
-            let now = Instant::now();
             // A page may have been listed a while ago, and then it covers no open.
-            let known = Known { attr: entry.attr.clone(), asked: fresh_until.min(now), fresh_until };
-            let inode = self.inodes.remember(&path, known);
+            let known = Known { attr: attr.clone(), asked: fresh_until.min(now), fresh_until };
+            let inode = self.inodes.remember_numbered(path, version, number, known);
             return Some(self.describe(&inode, now));
         }
-        if let Some(inode) = self.inodes.local(&path) {
-            return Some(self.describe(&inode, Instant::now()));
+        if let Some(inode) = self.inodes.local(path) {
+            return Some(self.describe(&inode, now));
         }
-        let ino = self.inodes.number(&path, entry.attr.version().map(|version| version.id()).as_ref());
-        Some(Described::new(ino, &entry.attr))
+        Some(Described::new(number(), attr))
     }
 }
 

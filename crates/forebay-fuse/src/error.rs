@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_fuse_io::SessionError;
+use forebay_handover::NotTaken;
 use forebay_materialise::LocalError;
 use forebay_staging::StagingError;
 
@@ -77,6 +78,9 @@ pub enum MountError {
     /// It was to outlive a crash, and cannot.
     #[error("the mount cannot outlive a crash of its process: {0}; with fuse.survive_crash = false it does without")]
     NotKept(#[source] io::Error),
+    /// Another process serves the mount, and goes on to.
+    #[error("not taken over: {}; {}", .0, .0.remedy())]
+    NotTaken(#[from] NotTaken),
     /// The kernel and we do not come to terms.
     #[error("cannot serve the mount at {}: {error}", mountpoint.display())]
     Session {

@@ -46,7 +46,7 @@ pub fn serve(client: Client, runtime: &Handle, descriptor: OwnedFd, options: &Mo
     let session = Session::start(descriptor, dispatcher, &options.session()).map_err(|error| error.to_string())?;
     shared.begin(session.served());
     let notifier = session.notifier();
-    let teller = thread::spawn(move || queue.serve(&notifier));
+    let teller = thread::spawn(move || queue.serve(|parent, name| notifier.inval_entry(parent, name)));
     Ok(Serving { session: thread::spawn(move || session.run()), teller, shared, stale })
 }
 

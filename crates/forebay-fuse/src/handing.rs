@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_fuse_io::{Channel, Pauser, Session};
-use forebay_handover::{Given, Journal, Kept, Refusal, spend};
+use forebay_handover::{Given, Journal, Keeps, Kept, Refusal, spend};
 use forebay_locks::{Condvar, Mutex};
 use tracing::warn;
 
@@ -171,6 +171,7 @@ impl HandOver {
             if Instant::now() >= until {
                 return Err(Refusal::Unanswered(under_way()));
             }
+            self.shared.virtual_files.log().answer_readers();
             thread::sleep(LOOKED_AT_EVERY);
         }
         if self.shared.ended.is_cancelled() { Err(Refusal::Detached) } else { Ok(()) }
@@ -189,6 +190,11 @@ impl HandOver {
     pub fn resume(&self) {
         self.shared.kept().into_iter().for_each(Keeping::again);
         self.decide(Decision::Serve);
+    }
+
+    /// Counts that a process which was given the mount has not come to serve it in time, so that this one serves it again.
+    pub fn taken_back(&self) {
+        self.shared.taken_back.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Another process serves the mount: what is left of it here ends, and it stays mounted.
@@ -231,6 +237,26 @@ impl HandOver {
             // It fails when the mount has ended.
             let _ = self.decide.send(decision);
         }
+    }
+
+    /// Who keeps the mount over a crash, if somebody does, or did until another process came.
+    #[must_use]
+    pub fn keeper(&self) -> Option<Arc<dyn Keeps>> {
+        self.shared.kept().map(Keeping::keeper)
+    }
+
+    /// Whether the mount is to outlive a crash of this process, and its keeper has ended.
+    #[must_use]
+    pub fn lacks_keeper(&self) -> bool {
+        self.shared.kept().is_some_and(Keeping::lacks_keeper)
+    }
+
+    /// Has `keeper` keep the mount in the place of one that has ended. False: there is nothing to be kept any more. May wait.
+    ///
+    /// # Errors
+    /// When it does not take it.
+    pub fn renew(&self, keeper: Arc<dyn Keeps>) -> io::Result<bool> {
+        self.shared.kept().map_or(Ok(false), |kept| kept.renew(keeper))
     }
 
     /// Whether the mount is unmounted, or another process's.

@@ -163,8 +163,9 @@ pub(crate) fn restore(files: FileSystem, state: State, backings: &Backings) -> (
     let open = HandleTable::restored(state.files, |file| restored_file(&files, at(file.inode), file));
     let directories = HandleTable::restored(state.directories, |directory| {
         let HandedDirectory { inode, page, marks, created } = directory;
-        let names = Names { listing: Listing::restored(page, marks, now), created, noted: 0 };
-        Arc::new(DirectoryHandle { inode: at(inode), names: Mutex::new(names) })
+        let inode = at(inode);
+        let names = Names { listing: Listing::restored(&inode.path(), page, marks, now), created, noted: 0 };
+        Arc::new(DirectoryHandle { inode, names: Mutex::new(names) })
     });
     let virtual_files = VirtualFiles::restored(state.virtual_files).noting_in(files.journal.clone());
     (FileSystem { inodes: table, files: open, directories, ..files }, virtual_files)

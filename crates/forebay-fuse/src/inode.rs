@@ -121,6 +121,11 @@ impl Inode {
     /// An inode that the kernel holds once.
     pub(crate) fn new(ino: u64, path: FsPath, known: Known) -> Self {
         let version = version_id(&known.attr);
+        Self::of_version(ino, path, version, known)
+    }
+
+    /// The same, where the id of the version in `known` is known, too.
+    pub(crate) fn of_version(ino: u64, path: FsPath, version: Option<FileId>, known: Known) -> Self {
         let state = InodeState {
             path,
             version,
@@ -238,6 +243,12 @@ impl Inode {
     /// Whether `attr` is of this inode: of this version of the file, or of a directory as this is one.
     pub(crate) fn is_of(&self, attr: &Attr) -> bool {
         self.state.lock().version == version_id(attr)
+    }
+
+    /// Whether it is the one of `path` and of this version there, and was not removed.
+    pub(crate) fn is_at(&self, path: &FsPath, version: Option<FileId>) -> bool {
+        let state = self.state.lock();
+        !state.removed && state.version == version && state.path == *path
     }
 
     /// Whether a read found that this version is gone.

@@ -14,10 +14,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use blake3::hazmat::{ContextKey, HasherExt as _, hash_derive_key_context};
 use forebay_handover::{Journal, Record};
 use forebay_locks::{Mutex, RwLock};
 use forebay_types::{Attr, FileId, FsPath};
@@ -108,6 +109,18 @@ impl InodeTable {
 
     /// The inode of `path` with the attributes in `known`; counts one lookup.
     pub(crate) fn remember(&self, path: &FsPath, known: Known) -> Arc<Inode> {
+        let version = version_id(&known.attr);
+        self.remember_numbered(path, version, || self.number(path, version.as_ref()), known)
+    }
+
+    /// The same of the version with this id, where `number` knows [`InodeTable::number`] of both.
+    pub(crate) fn remember_numbered(
+        &self,
+        path: &FsPath,
+        version: Option<FileId>,
+        number: impl FnOnce() -> u64,
+        known: Known,
+    ) -> Arc<Inode> {
         if let Some(inode) = self.local(path) {
             if inode.is_meant_by(&known) {
                 inode.learn(known);
@@ -117,20 +130,20 @@ impl InodeTable {
             // Another writer has replaced it.
             self.unname(path, &inode);
         }
-        let version = version_id(&known.attr);
-        let first = self.number(path, version.as_ref());
+        let first = number();
         let mut ino = first;
         loop {
             match self.shard(ino).write().entry(ino) {
                 Entry::Vacant(vacant) => {
-                    let inode = Arc::clone(vacant.insert(Arc::new(Inode::new(ino, path.clone(), known))));
+                    let inode = Inode::of_version(ino, path.clone(), version, known);
+                    let inode = Arc::clone(vacant.insert(Arc::new(inode)));
                     self.note_held(&inode);
                     if ino != first {
                         self.name(path, &inode);
                     }
                     return inode;
                 }
-                Entry::Occupied(occupied) if is_same(occupied.get(), path, &known) => {
+                Entry::Occupied(occupied) if occupied.get().is_at(path, version) => {
                     let inode = occupied.get();
                     let lookups = inode.lookups.fetch_add(1, Ordering::Relaxed) + 1;
                     self.journal.append(|| Record::Lookups { ino, lookups });
@@ -347,19 +360,17 @@ impl InodeTable {
     }
 }
 
-/// Whether an inode is the one of `path` that `known` is about.
-fn is_same(inode: &Inode, path: &FsPath, known: &Known) -> bool {
-    !inode.is_removed() && inode.path() == *path && inode.is_of(&known.attr)
-}
-
 /// 0 means "no inode" to the kernel.
 fn unreserved(ino: u64) -> u64 {
     if ino <= LAST_RESERVED { ino + LAST_RESERVED + 1 } else { ino }
 }
 
+/// What numbers are hashed with: the hash of what they are for.
+static NUMBER_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("forebay 2026 inode number"));
+
 /// A keyed BLAKE3, so that a user who chooses object names cannot make numbers collide.
 fn number_of(path: &FsPath, version: Option<&FileId>) -> u64 {
-    let mut hasher = blake3::Hasher::new_derive_key("forebay 2026 inode number");
+    let mut hasher = blake3::Hasher::new_from_context_key(&NUMBER_KEY);
     hasher.update(path.as_bytes());
     if let Some(FileId(id)) = version {
         // No path has a NUL, so this cannot be a longer path.

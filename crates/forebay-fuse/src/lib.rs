@@ -17,7 +17,7 @@
 //! * `handing` and `handover`: a mount that goes to the next process ([`forebay_handover`]), and what that one must know; `keeping` and
 //!   `surviving`: what is kept for the case that this process dies;
 //! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
-//! * `mount`: the threads, from start to end.
+//! * `mount` and `supervising`: the threads, from start to end; `outside`: what may not lie below it.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -51,12 +51,14 @@ mod mount;
 pub mod mount_table;
 mod opening;
 mod options;
+mod outside;
 mod pinned;
 mod renaming;
 mod room;
 mod serving;
 mod stale;
 mod stats;
+mod supervising;
 mod surviving;
 mod virtual_files;
 mod write_requests;
@@ -71,4 +73,5 @@ pub use local_files::{Kept, LocalFiles};
 pub use materialise_requests::MaterialiseProgress;
 pub use mount::{Mount, Successor, Unmounted};
 pub use options::{LocalOptions, MountOptions, ReportSource, WritingOptions, largest_read, read_ahead};
+pub use outside::is_outside;
 pub use stats::{MountStats, Operation, OperationStats};

@@ -8,10 +8,12 @@
 //! This is the plain state machine; the workers are asked in [`crate::directories`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_client::{ListedName, Page as Names};
 use forebay_handover as handover;
-use forebay_types::DirEntry;
+use forebay_types::FsPath;
 
 /// A token of S3 has some hundred bytes: these are some tens of kilobytes a handle.
 const MAX_MARKS: usize = 128;
@@ -28,18 +30,19 @@ pub(crate) struct Listing {
 
 struct Page {
     start: u64,
-    entries: Vec<DirEntry>,
-    next: Option<String>,
+    names: Arc<Names>,
     fresh_until: Instant,
 }
 
 /// What is at a position.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum At<'a> {
     /// These names, the first one being at the position.
     Names {
+        /// The directory that they are of: where it was when they were listed.
+        directory: &'a FsPath,
         /// At least one.
-        entries: &'a [DirEntry],
+        names: &'a [ListedName],
         /// Until when their attributes may be believed.
         fresh_until: Instant,
     },
@@ -59,17 +62,22 @@ impl Listing {
     pub(crate) fn handed(&self) -> (Option<handover::Names>, Vec<(u64, String)>) {
         let page = self.page.as_ref().map(|page| handover::Names {
             start: page.start,
-            entries: page.entries.clone(),
-            next: page.next.clone(),
+            entries: page.names.names().iter().map(|name| name.entry().clone()).collect(),
+            next: page.names.next().map(str::to_owned),
         });
         (page, self.marks.iter().map(|(position, token)| (*position, token.clone())).collect())
     }
 
-    /// That of another process, whose attributes are believed no more.
-    pub(crate) fn restored(page: Option<handover::Names>, marks: Vec<(u64, String)>, now: Instant) -> Self {
+    /// That of another process of `directory`, whose attributes are believed no more.
+    pub(crate) fn restored(
+        directory: &FsPath,
+        page: Option<handover::Names>,
+        marks: Vec<(u64, String)>,
+        now: Instant,
+    ) -> Self {
         let page = page.map(|page| {
             let handover::Names { start, entries, next } = page;
-            Page { start, entries, next, fresh_until: now }
+            Page { start, names: Arc::new(Names::new(directory.clone(), entries, next)), fresh_until: now }
         });
         Self { page, marks: marks.into_iter().collect(), changes: 0 }
     }
@@ -87,13 +95,14 @@ impl Listing {
     /// What is at `position`.
     pub(crate) fn at(&self, position: u64) -> At<'_> {
         if let Some(page) = &self.page {
-            let end = page.start + page.entries.len() as u64;
+            let names = page.names.names();
+            let end = page.start + names.len() as u64;
             if (page.start..end).contains(&position) {
                 // Within the page, whose length is a usize.
-                let entries = &page.entries[(position - page.start) as usize..];
-                return At::Names { entries, fresh_until: page.fresh_until };
+                let names = &names[(position - page.start) as usize..];
+                return At::Names { directory: page.names.directory(), names, fresh_until: page.fresh_until };
             }
-            if position >= end && page.next.is_none() {
+            if position >= end && page.names.next().is_none() {
                 return At::End(end);
             }
         }
@@ -104,15 +113,15 @@ impl Listing {
     }
 
     /// Takes the page that starts at `start`.
-    pub(crate) fn listed(&mut self, start: u64, entries: Vec<DirEntry>, next: Option<String>, fresh_until: Instant) {
-        if let Some(token) = &next {
+    pub(crate) fn listed(&mut self, start: u64, names: Arc<Names>, fresh_until: Instant) {
+        if let Some(token) = names.next() {
             // A page without names leads to another token for the same position: the later one counts.
-            self.marks.insert(start + entries.len() as u64, token.clone());
+            self.marks.insert(start + names.names().len() as u64, token.to_owned());
             if self.marks.len() > MAX_MARKS {
                 self.thin_out();
             }
         }
-        self.page = Some(Page { start, entries, next, fresh_until });
+        self.page = Some(Page { start, names, fresh_until });
         self.changes += 1;
     }
 
@@ -130,16 +139,32 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_types::Attr;
+    use forebay_types::{Attr, DirEntry};
     use proptest::prelude::*;
+
+    fn directory() -> FsPath {
+        FsPath::new("/s3/d").unwrap()
+    }
+
+    fn page_of(entries: Vec<DirEntry>, next: Option<String>) -> Arc<Names> {
+        Arc::new(Names::new(directory(), entries, next))
+    }
+
+    /// The start and the token of the page that must be listed first.
+    fn unlisted(listing: &Listing, position: u64) -> (u64, Option<String>) {
+        match listing.at(position) {
+            At::Unlisted { start, token } => (start, token),
+            at => panic!("{at:?}"),
+        }
+    }
 
     /// A directory of names `0..size`, listed in pages of `page`; the token is where the page starts.
     fn name_at(listing: &mut Listing, size: u64, page: u64, position: u64, now: Instant) -> (Option<u64>, u32) {
         let mut listed = 0;
         loop {
             let (start, token) = match listing.at(position) {
-                At::Names { entries, .. } => {
-                    return (Some(String::from_utf8_lossy(&entries[0].name).parse().unwrap()), listed);
+                At::Names { names, .. } => {
+                    return (Some(String::from_utf8_lossy(&names[0].entry().name).parse().unwrap()), listed);
                 }
                 At::End(_) => return (None, listed),
                 At::Unlisted { start, token } => (start, token),
@@ -150,7 +175,7 @@ mod tests {
             let entries = (start..end)
                 .map(|name| DirEntry { name: name.to_string().into_bytes().into(), attr: Attr::directory() })
                 .collect();
-            listing.listed(start, entries, (end < size).then(|| end.to_string()), now);
+            listing.listed(start, page_of(entries, (end < size).then(|| end.to_string())), now);
         }
     }
 
@@ -170,14 +195,14 @@ mod tests {
     #[test]
     fn pages_without_names_are_passed_over() {
         let (mut listing, now) = (Listing::default(), Instant::now());
-        listing.listed(0, vec![], Some("a".into()), now);
-        assert_eq!(listing.at(0), At::Unlisted { start: 0, token: Some("a".into()) });
-        listing.listed(0, vec![], Some("b".into()), now);
-        assert_eq!(listing.at(0), At::Unlisted { start: 0, token: Some("b".into()) });
-        listing.listed(0, vec![], None, now);
-        assert_eq!(listing.at(0), At::End(0));
+        listing.listed(0, page_of(vec![], Some("a".into())), now);
+        assert_eq!(unlisted(&listing, 0), (0, Some("a".into())));
+        listing.listed(0, page_of(vec![], Some("b".into())), now);
+        assert_eq!(unlisted(&listing, 0), (0, Some("b".into())));
+        listing.listed(0, page_of(vec![], None), now);
+        assert!(matches!(listing.at(0), At::End(0)));
         listing.rewind();
-        assert_eq!(listing.at(0), At::Unlisted { start: 0, token: None });
+        assert_eq!(unlisted(&listing, 0), (0, None));
     }
 
     proptest! {
@@ -188,7 +213,7 @@ mod tests {
             let (mut listing, now) = (Listing::default(), Instant::now());
             name_at(&mut listing, size, page, first, now);
             let (handed, marks) = listing.handed();
-            let mut restored = Listing::restored(handed, marks, now);
+            let mut restored = Listing::restored(&directory(), handed, marks, now);
             prop_assert_eq!(name_at(&mut restored, size, page, then, now), name_at(&mut listing, size, page, then, now));
         }
 

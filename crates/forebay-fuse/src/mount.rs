@@ -5,7 +5,7 @@
 //! when the last file is closed after any unmount. Or another process goes on serving it ([`crate::handing`]).
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_client::Client;
-use forebay_fuse_io::{Adopted, Backings, Channel, ChannelInUse, FuseIo, Served, Session, Stopped};
-use forebay_handover::{Kept, State, was_left};
+use forebay_fuse_io::{Adopted, Backings, Channel, ChannelInUse, FuseIo, Served, Session};
+use forebay_handover::{Kept, NotTaken, State, was_left};
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
 use tokio::runtime::Handle;
@@ -27,16 +27,18 @@ use crate::detach::{Detach, detach};
 use crate::dispatcher::Dispatcher;
 use crate::error::MountError;
 use crate::filesystem::FileSystem;
-use crate::handing::{Decision, Decisions, HandOver};
+use crate::handing::HandOver;
 use crate::handover::{negotiated, restore};
 use crate::keeping::Keeping;
 use crate::local_files::LocalFiles;
 use crate::materialised::Materialised;
 use crate::mount_table::{FS_TYPE, entry_at, hides_something, repair, resolve};
 use crate::options::MountOptions;
+use crate::outside::is_outside;
 use crate::serving::MountShared;
 use crate::stale::{StaleNames, StaleQueue, stale_names};
 use crate::stats::MountStats;
+use crate::supervising::{Finish, supervise};
 use crate::surviving::{RESENDS, keep};
 use crate::virtual_files::VirtualFiles;
 
@@ -101,7 +103,7 @@ impl Mount {
         if let Some(survival) = &options.survival {
             keep(&mut session, &shared, survival).map_err(MountError::NotKept)?;
         }
-        let served = Self::serve(session, Arc::clone(&shared), mountpoint, (stale, stale_queue), || ());
+        let served = Self::serve(session, Arc::clone(&shared), mountpoint, (stale, stale_queue), || Ok(()));
         let mount = served.inspect_err(|_| shared.kept().into_iter().for_each(Keeping::forget))?;
         attached.keep = true;
         let carried = mount.answers()?;
@@ -113,14 +115,14 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Serves `session`, whatever began it. `begins` is called when nothing can fail any more, and before the first request is
-    /// taken.
+    /// Serves `session`, whatever began it. `begins` is called when nothing else can fail any more, and before the first request is
+    /// taken; if it fails, none is.
     fn serve(
         session: Session<Dispatcher>,
         shared: Arc<MountShared>,
         mountpoint: PathBuf,
         (stale, stale_queue): (StaleNames, StaleQueue),
-        begins: impl FnOnce(),
+        begins: impl FnOnce() -> Result<(), NotTaken>,
     ) -> Result<Self, MountError> {
         if let Some(payloads) = session.payloads() {
             shared.files.client.register(payloads);
@@ -133,7 +135,7 @@ impl Mount {
         let notifier = session.notifier();
         let teller = thread::Builder::new()
             .name("forebay-stale".to_owned())
-            .spawn(move || stale_queue.serve(&notifier))
+            .spawn(move || stale_queue.serve(|parent, name| notifier.inval_entry(parent, name)))
             .map_err(MountError::io("start a thread"))?;
         let (hand_over, decisions) = HandOver::new(&session, Arc::clone(&shared));
         let (tell_ended, ended) = watch::channel(false);
@@ -142,18 +144,27 @@ impl Mount {
         thread::Builder::new()
             .name("forebay-fuse".to_owned())
             .spawn(move || {
-                match may_begin.recv() {
-                    Ok(()) => supervise(session, &decisions, &supervised, &stale),
-                    // It panicked before it was said that this process serves.
+                let finish = may_begin.recv().map(|()| supervise(session, &decisions, &supervised, &stale));
+                match finish {
+                    // The kernel may keep the thread until the next process has answered a lookup, and that may wait for the end of
+                    // this one.
+                    Ok(Finish::Succeeded | Finish::Entrusted) => {
+                        tell_ended.send_replace(true);
+                    }
+                    Ok(Finish::Ended) => {}
+                    // It was not said that this process serves.
                     Err(_) => stale.end(),
                 }
+                // Whatever it held is not waited for.
+                drop(supervised);
                 if teller.join().is_err() {
                     warn!("the thread that tells of stale names panicked");
                 }
                 tell_ended.send_replace(true);
             })
             .map_err(MountError::io("start a thread"))?;
-        begins();
+        // The keeper has been told that this process serves. It lets go: the one that serves on has it kept again.
+        begins().inspect_err(|_| shared.kept().into_iter().for_each(Keeping::leave))?;
         // The thread waits for it.
         let _ = begin.send(());
         Ok(Self { mountpoint, shared, served, ended, hand_over })
@@ -314,18 +325,6 @@ fn files(
     Ok(FileSystem::new(client, staging, stale, options).with(materialised.transpose()?))
 }
 
-/// A directory of ours must not lie below the mountpoint: the mount would hide it, and we would wait for ourselves to look into it.
-fn is_outside(key: &str, dir: &Path, mountpoint: &Path) -> Result<(), MountError> {
-    let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-    // It may not be there yet; the mountpoint is.
-    let existing = whole.ancestors().find_map(|path| path.canonicalize().ok());
-    if !existing.is_some_and(|existing| existing.starts_with(mountpoint)) {
-        return Ok(());
-    }
-    let error = io::Error::other(format!("it lies below the mountpoint {}; choose another", mountpoint.display()));
-    Err(MountError::Io { action: format!("use {} as {key}", dir.display()), error })
-}
-
 /// A mount that another process serves, and this one is about to. All that this one needs besides is there.
 pub struct Successor {
     files: FileSystem,
@@ -351,12 +350,17 @@ impl Successor {
         Ok(Self { files, stale: (names, queue), runtime, mountpoint: mountpoint.to_owned(), options: options.clone() })
     }
 
-    /// Serves it from now on. `begins` is called when nothing can fail any more, and before the first request is taken. On an
+    /// Serves it from now on. `begins` is called when nothing else can fail any more, and before the first request is taken. On an
     /// error, nothing was served, and the descriptor is closed.
     ///
     /// # Errors
     /// [`MountError`].
-    pub fn serve(self, state: State, connection: OwnedFd, begins: impl FnOnce()) -> Result<Mount, MountError> {
+    pub fn serve(
+        self,
+        state: State,
+        connection: OwnedFd,
+        begins: impl FnOnce() -> Result<(), NotTaken>,
+    ) -> Result<Mount, MountError> {
         let survival = self.options.survival.clone();
         let (mut session, going_on) = self.resume(state, connection)?;
         if let Some(survival) = &survival
@@ -388,6 +392,10 @@ impl Successor {
         }
         // What was read from them is handed out to this process now.
         drop(clones);
+        let begins = || {
+            begins();
+            Ok(())
+        };
         let mount = going_on.serve(session, begins)?;
         info!(mountpoint = %mount.mountpoint.display(), "taken over from a process that {how}");
         Ok(mount)
@@ -422,7 +430,11 @@ struct GoingOn {
 }
 
 impl GoingOn {
-    fn serve(self, session: Session<Dispatcher>, begins: impl FnOnce()) -> Result<Mount, MountError> {
+    fn serve(
+        self,
+        session: Session<Dispatcher>,
+        begins: impl FnOnce() -> Result<(), NotTaken>,
+    ) -> Result<Mount, MountError> {
         let Self { shared, backings, stale, mountpoint, read_ahead } = self;
         let mount = Mount::serve(session, Arc::clone(&shared), mountpoint, stale, begins);
         let mount = mount.inspect_err(|_| backings.end())?;
@@ -447,48 +459,6 @@ impl Drop for Attached {
     }
 }
 
-/// Serves until the kernel ends the mount, or another process has it; then ends everything else.
-fn supervise(session: Session<Dispatcher>, decisions: &Decisions, shared: &MountShared, stale: &StaleNames) {
-    let how = serve_and_pause(session, decisions);
-    shared.ended.cancel();
-    shared.kept().into_iter().for_each(Keeping::forget);
-    shared.tasks.close();
-    stale.end();
-    // Cancelled tasks end at their next step, and those of a runtime that shuts down are dropped.
-    shared.runtime.block_on(async {
-        shared.tasks.wait().await;
-        shared.files.close_staging().await;
-    });
-    info!("{how}");
-}
-
-/// Serves until this process does not any more. What is to be said of that.
-fn serve_and_pause(mut session: Session<Dispatcher>, decisions: &Decisions) -> &'static str {
-    loop {
-        match session.serve() {
-            Ok(Stopped::Paused) => {}
-            Ok(Stopped::Ended) => return "the mount has ended",
-            Err(error) => {
-                warn!(%error, "a thread that serves the mount failed");
-                return "the mount has ended";
-            }
-        }
-        match decisions.wait() {
-            Some(Decision::Serve) => {}
-            Some(Decision::Leave) => {
-                session.leave();
-                return "another process serves the mount";
-            }
-            Some(Decision::Entrust) => {
-                session.leave();
-                return "the mount is kept for the next process";
-            }
-            // Whoever had it paused has dropped it, and taken it away.
-            None => return "the mount has ended",
-        }
-    }
-}
-
 /// The kernel caps what we could ask for in the handshake at 128 KiB, so root sets it where the kernel keeps it.
 fn set_read_ahead(mountpoint: &Path, read_ahead: ByteSize) {
     let set = || -> Result<(), MountError> {
@@ -500,22 +470,5 @@ fn set_read_ahead(mountpoint: &Path, read_ahead: ByteSize) {
     };
     if let Err(error) = set() {
         debug!(%error, "the kernel's read-ahead stays as it is: only root can raise it");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_below_the_mountpoint_is_refused_also_by_another_name() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path().canonicalize().unwrap();
-        let mountpoint = root.join("mnt");
-        std::fs::create_dir(&mountpoint).unwrap();
-        std::os::unix::fs::symlink(&mountpoint, root.join("link")).unwrap();
-        let is_refused = |dir: &str| is_outside("client.local.dir", &root.join(dir), &mountpoint).is_err();
-        assert!(is_refused("mnt") && is_refused("mnt/not/there") && is_refused("link/below"));
-        assert!(!is_refused("mnt-2") && !is_refused("not/there") && !is_refused(""));
     }
 }

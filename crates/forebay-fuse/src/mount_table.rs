@@ -23,7 +23,7 @@ pub const FS_TYPE: &str = "fuse.forebay";
 /// The kernel's table. The thread's own: it may be in another mount namespace than the process's first thread.
 const TABLE: &str = "/proc/thread-self/mountinfo";
 /// Symbolic links that are followed on the way to a mountpoint: as many as the kernel follows.
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 /// A server that takes longer for a `statfs` is there, but in no state to be talked to.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -73,11 +73,8 @@ pub fn inspect(mountpoint: &Path) -> Result<MountState, MountError> {
     if entry.fs_type != FS_TYPE {
         return Ok(MountState::Other { fs_type: entry.fs_type, source: entry.source });
     }
+    let answered = answer(&mountpoint, ANSWER_WITHIN, asker(&entry));
     let source = entry.source;
-    // Without `allow_other`, the kernel asks the server of a user's mount only for that user. It answers all others,
-    // root included, with success, even where the mount is dead. So root asks as that user.
-    let owner = entry.owner.filter(|(user, _)| *user != 0 && rustix::process::geteuid().is_root());
-    let answered = answer(&mountpoint, ANSWER_WITHIN, owner);
     let dead = answered.is_some_and(|answered| answered.is_err_and(is_of_the_dead));
     Ok(if dead { MountState::Dead { source } } else { MountState::Forebay { source } })
 }
@@ -148,6 +145,30 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     detach(&resolve(mountpoint)?, how)
 }
 
+/// Takes away our mount at `mountpoint`, which nobody serves and nobody will: what waits for an answer gets an error. Does not look into
+/// it: somebody may have its connection still.
+///
+/// # Errors
+/// [`MountError::NotMounted`], and whatever else keeps it from being unmounted.
+pub fn take_away(mountpoint: &Path) -> Result<(), MountError> {
+    let listed = listed(mountpoint).ok_or_else(|| MountError::NotMounted(mountpoint.to_owned()))?;
+    detach(&listed, Detach::Forced)
+}
+
+/// Whether a process serves our mount at `mountpoint`, which is as [`listed`] has it, so that it answers. Waits for that, for some
+/// seconds: nobody need serve it.
+#[must_use]
+pub fn is_answered(mountpoint: &Path) -> bool {
+    let entry = entry_at(mountpoint).ok().flatten().filter(|entry| entry.fs_type == FS_TYPE);
+    entry.is_some_and(|entry| matches!(answer(mountpoint, ANSWER_WITHIN, asker(&entry)), Some(Ok(()))))
+}
+
+/// As whom to ask the server of a mount. Without `allow_other`, the kernel asks that of a user's mount only for that user. It answers
+/// all others, root included, with success, even where the mount is dead. So root asks as that user.
+fn asker(entry: &MountEntry) -> Option<(u32, u32)> {
+    entry.owner.filter(|(user, _)| *user != 0 && rustix::process::geteuid().is_root())
+}
+
 /// Whether this answer means that the mount has no server. A request that was under way while its server died is
 /// aborted; later ones find no connection.
 fn is_of_the_dead(errno: Errno) -> bool {
@@ -168,6 +189,17 @@ pub fn listed(path: &Path) -> Option<PathBuf> {
         path = named.parent()?.join(target);
     }
     None
+}
+
+/// Where the mount at `mountpoint`, which must be resolved, is as well, as by a bind mount; and `mountpoint` itself, also if nothing is
+/// mounted there yet.
+pub(crate) fn places_of(mountpoint: &Path) -> Vec<PathBuf> {
+    // Without a table there is only what is asked for.
+    let table = std::fs::read(TABLE).unwrap_or_default();
+    let device = parse(&table).rfind(|entry| entry.mountpoint == mountpoint && entry.fs_type == FS_TYPE);
+    let device = device.map(|entry| entry.device);
+    let also = parse(&table).filter(|entry| device.as_ref() == Some(&entry.device)).map(|entry| entry.mountpoint);
+    also.chain([mountpoint.to_owned()]).collect()
 }
 
 /// The mountpoint as the kernel's table names it.
@@ -304,6 +336,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(inspect(directory.path()).unwrap(), MountState::NotMounted);
         assert!(!repair(directory.path()).unwrap());
+        assert!(!is_answered(directory.path()));
         assert!(matches!(unmount(directory.path(), false), Err(MountError::NotMounted(_))));
         let missing = directory.path().join("missing");
         assert!(matches!(inspect(&missing), Err(MountError::NoMountpoint(_))));

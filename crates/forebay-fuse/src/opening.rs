@@ -45,7 +45,10 @@ impl FileSystem {
         let how = self.enter(&inode, &attr, revision, flags).await;
         let (file, read) = match how {
             // The kernel reads it.
-            How::Passed(_) => (None, None),
+            How::Passed(_) => {
+                self.client.opened_elsewhere(&version);
+                (None, None)
+            }
             How::Cached | How::Direct(_) => {
                 let read = self.materialised.as_ref().map(|_| Arc::default());
                 (Some(self.client.open_replicated(version, attr.replicas)), read)

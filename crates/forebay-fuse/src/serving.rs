@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_fuse_io::{Answer, Attributes, ChannelInUse, Errno, Kind, Reply, Served};
+use forebay_locks::heartbeat::{Excuse, excuse};
 use forebay_memory::Spans;
 use forebay_types::{Failure, FailureKind};
 use serde_json::{Value, json};
@@ -67,6 +68,8 @@ pub(crate) struct MountShared {
     kept: OnceLock<Keeping>,
     /// Requests that a process had taken which is gone.
     pub(crate) resent: AtomicU64,
+    /// How often the mount was taken back from a process that was given it.
+    pub(crate) taken_back: AtomicU64,
     deadline: Duration,
     presentation: Presentation,
     report: ReportSource,
@@ -117,6 +120,7 @@ impl MountShared {
             served: OnceLock::new(),
             kept: OnceLock::new(),
             resent: AtomicU64::new(0),
+            taken_back: AtomicU64::new(0),
             deadline: options.deadline,
             presentation,
             report: options.report.clone(),
@@ -184,6 +188,7 @@ impl MountShared {
                 fuse["io"] = channel_report(served);
                 fuse["io"]["landed"] = self.counters.landed().into();
             }
+            fuse["taken_back"] = self.taken_back.load(Ordering::Relaxed).into();
             if let Some(kept) = self.kept() {
                 fuse["kept"] = kept.report();
                 fuse["kept"]["resent"] = self.resent.load(Ordering::Relaxed).into();
@@ -292,7 +297,8 @@ impl MountShared {
 
     /// Leave to write into the staging directory from a thread that takes requests.
     pub(crate) fn may_write(&self) -> Option<Writing<'_>> {
-        let writing = Writing(&self.writing);
+        // A slow disk is no reason to end the process, which has what is not uploaded yet.
+        let writing = Writing { writing: &self.writing, _excuse: excuse() };
         (self.writing.fetch_add(1, Ordering::Relaxed) < self.max_writing).then_some(writing)
     }
 
@@ -381,11 +387,14 @@ fn abort_file(device: &str) -> Option<PathBuf> {
 }
 
 /// Leave to write; given back when it is dropped.
-pub(crate) struct Writing<'a>(&'a AtomicUsize);
+pub(crate) struct Writing<'a> {
+    writing: &'a AtomicUsize,
+    _excuse: Excuse,
+}
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.writing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::encoding::{decode, encode};
 use crate::giving::{self, Giver, Outcome};
@@ -37,8 +37,15 @@ pub trait GivingSide {
     /// Serves again.
     fn resume(&mut self);
 
+    /// A process that was given the mount has not said in time that it serves it: it may not any more. [`GivingSide::resume`] follows,
+    /// or [`GivingSide::rescue`], unless it had said so in the last moment.
+    fn taken_back(&mut self);
+
     /// Lets go of everything that only one process can have. The mount stays, and is not served any more.
     fn release(&mut self);
+
+    /// After [`GivingSide::release`]: the new process does not serve. Leaves `given` to whoever has the mount served again.
+    fn rescue(&mut self, given: Given);
 }
 
 /// What the new process needs.
@@ -66,14 +73,13 @@ pub struct Held {
 #[derive(Debug)]
 pub struct Holding {
     wire: Wire,
-    /// `None`: the old process has let go of everything, and waits for nothing.
-    taker: Option<Taker>,
+    taker: Taker,
 }
 
 /// Gives the mount to the process at the other end of `socket`, if it can be. `cannot` says why it cannot, whoever asks. Waits for all
 /// of it.
 pub fn give(socket: UnixStream, identity: Identity, cannot: Option<Refusal>, side: &mut dyn GivingSide) -> Outcome {
-    let wire = match Wire::new(socket) {
+    let wire = match Wire::of_hand_over(socket) {
         Ok(wire) => wire,
         Err(error) => {
             debug!(%error, "nobody to hand the mount over to");
@@ -81,7 +87,7 @@ pub fn give(socket: UnixStream, identity: Identity, cannot: Option<Refusal>, sid
         }
     };
     let giver = Giver::new(identity, cannot, Instant::now());
-    Giving { wire, giver, look_at: None, side }.run()
+    Giving { wire, giver, look_at: None, given: None, side }.run()
 }
 
 struct Giving<'a> {
@@ -89,6 +95,8 @@ struct Giving<'a> {
     giver: Giver,
     /// When it is looked for writers.
     look_at: Option<Instant>,
+    /// The state's memory and the connection, for as long as they may be needed once more.
+    given: Option<(OwnedFd, OwnedFd)>,
     side: &'a mut dyn GivingSide,
 }
 
@@ -131,14 +139,23 @@ impl Giving<'_> {
                 Err(refusal) => giving::Event::NotDrained(refusal),
             }),
             giving::Action::Give => self.send_state().err().map(giving::Event::NotGiven),
+            giving::Action::TakeBack => {
+                self.take_back();
+                None
+            }
             giving::Action::Resume => {
                 info!("the mount is not handed over, and served on");
+                self.given = None;
                 self.side.resume();
                 None
             }
             giving::Action::Release => {
                 self.side.release();
                 Some(giving::Event::Released)
+            }
+            giving::Action::Rescue => {
+                self.rescue();
+                None
             }
             // It was looked for before.
             giving::Action::End(_) => None,
@@ -150,7 +167,32 @@ impl Giving<'_> {
         let bytes = encode(&given.state).map_err(|malformed| malformed.to_string())?;
         let memory = sealed(&bytes).map_err(|error| format!("there is no memory for the state: {error}"))?;
         let sent = self.wire.send(&Say::Given, &[memory.as_fd(), given.connection.as_fd()]);
-        sent.map_err(|error| error.to_string())
+        sent.map_err(|error| error.to_string())?;
+        self.given = self.giver.may_rescue().then_some((memory, given.connection));
+        Ok(())
+    }
+
+    fn rescue(&mut self) {
+        let Some((memory, connection)) = self.given.take() else { return };
+        let state = read_sealed(&memory).map_err(|error| error.to_string());
+        match state.and_then(|bytes| decode(&bytes).map_err(|malformed| malformed.to_string())) {
+            Ok(state) => self.side.rescue(Given { state, connection }),
+            Err(error) => error!(error, "what was given to another process cannot be read any more: the mount ends"),
+        }
+    }
+
+    fn take_back(&mut self) {
+        let told = self.wire.send(&Say::TakenBack, &[]);
+        // First told, and then not heard: who is not heard and was told nothing takes us to be dead, and serves.
+        match told.and_then(|()| self.wire.hear_no_more()) {
+            Ok(()) => {
+                warn!("the process that was given the mount does not come to serve it: it is taken back");
+                self.side.taken_back();
+            }
+            // Its end is there to be read, and before it what it said last.
+            Err(WireError::Closed) => {}
+            Err(error) => warn!(%error, "the mount cannot be taken back from the process that was given it"),
+        }
     }
 
     fn wait(&mut self) -> giving::Event {
@@ -168,6 +210,10 @@ impl Giving<'_> {
                 // It may be about to serve, and only the end of the connection tells that it is not.
                 Err(error) if self.giver.may_be_served_elsewhere() => {
                     warn!(%error, "the process that has the mount is not understood");
+                    // Who talks nonsense without an end is late, too.
+                    if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                        return giving::Event::Late;
+                    }
                 }
                 Err(error) => {
                     warn!(%error, "the process that takes the mount is not understood");
@@ -199,7 +245,7 @@ pub fn take(
     patience: Duration,
     tell: &mut dyn FnMut(&[String]),
 ) -> Result<Held, NotTaken> {
-    let wire = Wire::new(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
+    let wire = Wire::of_hand_over(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
     let (taker, first) = Taker::new(identity, order, patience, Instant::now());
     Taking { descriptors: Vec::new(), state: None, taker, tell, wire }.run(first)
 }
@@ -220,11 +266,9 @@ impl Taking<'_> {
         loop {
             while let Some(action) = actions.pop_front() {
                 let event = match action {
-                    taking::Action::End(ended) => {
-                        ended?;
-                        return self.held(false);
-                    }
-                    taking::Action::Serve => return self.held(true),
+                    // It is ours only by `Serve`.
+                    taking::Action::End(ended) => return Err(ended.err().unwrap_or(NotTaken::Closed)),
+                    taking::Action::Serve => return self.held(),
                     action => self.act(action),
                 };
                 if let Some(event) = event {
@@ -287,12 +331,12 @@ impl Taking<'_> {
         }
     }
 
-    /// What is ours now. `waits`: the old process waits to hear that it is served.
-    fn held(mut self, waits: bool) -> Result<Held, NotTaken> {
+    /// What is ours now. The old process waits to hear that it is served.
+    fn held(mut self) -> Result<Held, NotTaken> {
         let (state, connection) = (self.state.take(), self.descriptors.pop());
         let both = state.zip(connection);
         let (state, connection) = both.ok_or_else(|| NotTaken::NotUnderstood("it gave nothing".to_owned()))?;
-        let holding = Holding { wire: self.wire, taker: waits.then_some(self.taker) };
+        let holding = Holding { wire: self.wire, taker: self.taker };
         Ok(Held { state, connection, holding })
     }
 }
@@ -303,16 +347,28 @@ impl Holding {
     ///
     /// The other way round, the old process would go on after a death in between with a state that knows nothing of what was
     /// answered here: it would give the same handles to other files.
-    pub fn serves(&mut self) {
-        let Some(taker) = &mut self.taker else { return };
-        for action in taker.on(taking::Event::Serves, Instant::now()) {
-            if let taking::Action::Send(ask) = action
-                && let Err(error) = self.wire.send(&ask, &[])
-            {
-                // All the more the mount is ours.
-                debug!(%error, ?ask, "the old process does not listen");
+    ///
+    /// # Errors
+    /// [`NotTaken::TakenBack`]: the old process has waited for too long, and serves again. This one must not.
+    pub fn serves(&mut self) -> Result<(), NotTaken> {
+        let Self { wire, taker } = self;
+        let mut actions = VecDeque::from(taker.on(taking::Event::Serves, Instant::now()));
+        while let Some(action) = actions.pop_front() {
+            match action {
+                taking::Action::Send(ask) => {
+                    if let Err(error) = wire.send(&ask, &[]) {
+                        // Of one that is dead the mount is ours all the more.
+                        debug!(%error, ?ask, "the old process does not listen");
+                        let taken_back = is_taken_back(wire);
+                        actions.extend(taker.on(taking::Event::NotHeard { taken_back }, Instant::now()));
+                    }
+                }
+                taking::Action::End(ended) => return ended,
+                // Who calls has the descriptors.
+                _ => {}
             }
         }
+        Ok(())
     }
 
     /// Waits until the old process has let go of everything else.
@@ -321,11 +377,23 @@ impl Holding {
     /// [`NotTaken::NotReleased`] when it does not; the mount is this process's all the same.
     pub fn released(mut self) -> Result<(), NotTaken> {
         // The old process waits for that. To say it again does nothing.
-        self.serves();
+        self.serves()?;
         let Self { wire, taker } = self;
-        let Some(taker) = taker else { return Ok(()) };
+        if !taker.waits_for_release() {
+            return Ok(());
+        }
         Taking { descriptors: Vec::new(), state: None, taker, tell: &mut |_| {}, wire }.released()
     }
+}
+
+/// Whether the old process has said that it has taken the mount back.
+fn is_taken_back(wire: &mut Wire) -> bool {
+    while let Ok(Some((said, _))) = wire.receive::<Say>(Some(Instant::now())) {
+        if said == Say::TakenBack {
+            return true;
+        }
+    }
+    false
 }
 
 impl Taking<'_> {

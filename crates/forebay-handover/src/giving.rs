@@ -4,11 +4,20 @@
 //! Listening ─Hello─▶ Waiting ─no writers─▶ Draining ─▶ Offered ─Holding─▶ Given ─Serving─▶ Releasing ─▶ Ended
 //!      ▲                │                     │           │                │ order "serve first"
 //!      └────────────────┴──────── refused, closed, too late: it serves (on) ┘
+//!
+//! in the order "release first":                    … Given ─told─▶ Releasing ─▶ Starting ─Serving─▶ Ended
+//!                                                                                   └─closed─▶ rescued: Ended
 //! ```
 //!
 //! It stops serving with [`Action::Drain`] and begins again with [`Action::Resume`]. Once the new process was told that the mount is
 //! its own, it may serve: so from then on only the end of the connection, before it says that it serves, makes this one
-//! resume. Plain: it takes events and the time, and returns what is to be done.
+//! resume. One that neither says so nor ends, as when it was stopped, is waited for until a deadline; then the mount is *taken back*:
+//! this process says so, and hears no more but what was said until then. What the new one says after that fails there, and then it
+//! does not serve ([`crate::taking`]).
+//!
+//! In the order "release first" this process has nothing left to serve with when the new one begins to start. It keeps state and
+//! connection until that serves, and if it fails, leaves them to a keeper: who has this process started once more. Plain: it takes
+//! events and the time, and returns what is to be done.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +28,12 @@ use crate::message::{Ask, Hello, MAX_NAMES, Order, Refusal, Say, check_format};
 pub(crate) const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the new process may take to understand what it was given.
 pub(crate) const HELD_WITHIN: Duration = Duration::from_secs(30);
+/// How long the new process may take to say that it serves the mount, which nobody serves meanwhile: it makes inodes and handles of what
+/// it was given, a matter of seconds with millions of them.
+pub(crate) const SERVED_WITHIN: Duration = Duration::from_secs(60);
+/// How long the new process may take to start, once all is let go of that it needs: it reads the headers of large disks, and is
+/// waited for by whoever started it for half as long.
+pub(crate) const STARTS_WITHIN: Duration = Duration::from_secs(600);
 /// How long a process that connects may take to say what it wants.
 const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether files are still open for writing.
@@ -69,10 +84,15 @@ pub(crate) enum Action {
     Drain(Duration),
     /// Send the state and the connection.
     Give,
+    /// Say that the mount is the new process's no more, and hear nothing but what that has said until now, and then the end. Where it
+    /// cannot be told, it is heard as before.
+    TakeBack,
     /// Serve again.
     Resume,
     /// Let go of everything but the mount, which stays.
     Release,
+    /// Leave what was given, and is not served by the new process, to a keeper.
+    Rescue,
     /// It is over.
     End(Outcome),
 }
@@ -103,9 +123,22 @@ enum State {
     /// of, which begins once it was told.
     Given {
         order: Order,
+        until: Instant,
+    },
+    /// The new process may have said that it serves, and it has not been heard yet; or it may not serve any more.
+    TakingBack {
+        order: Order,
     },
     /// Lets go of everything.
-    Releasing,
+    Releasing {
+        order: Order,
+    },
+    /// The new process starts with what was let go of, until then.
+    Starting {
+        until: Instant,
+    },
+    /// It may have said that it serves, and it has not been heard yet; or it may not serve any more.
+    Recalling,
     Ended(Outcome),
 }
 
@@ -130,21 +163,29 @@ impl Giver {
     pub(crate) fn serves(&self) -> bool {
         match &self.state {
             State::Listening { .. } | State::Waiting { .. } => true,
-            State::Draining { .. } | State::Offered { .. } | State::Given { .. } | State::Releasing => false,
+            State::Draining { .. } | State::Offered { .. } | State::Given { .. } => false,
+            State::TakingBack { .. } | State::Releasing { .. } => false,
+            State::Starting { .. } | State::Recalling => false,
             State::Ended(outcome) => *outcome == Outcome::Kept,
         }
     }
 
     /// Whether the new process was told that the mount is its own, and may be about to serve it.
     pub(crate) fn may_be_served_elsewhere(&self) -> bool {
-        matches!(self.state, State::Given { .. })
+        matches!(self.state, State::Given { .. } | State::TakingBack { .. } | State::Starting { .. } | State::Recalling)
+    }
+
+    /// Whether what is given may be needed once more.
+    pub(crate) fn may_rescue(&self) -> bool {
+        matches!(self.state, State::Offered { order: Order::ReleaseFirst, .. })
     }
 
     /// When [`Event::Late`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Listening { until } | State::Waiting { until, .. } | State::Offered { until, .. } => Some(*until),
-            // What drains has a limit of its own. After that, no time makes it safe to serve.
+            State::Listening { until } | State::Waiting { until, .. } => Some(*until),
+            State::Offered { until, .. } | State::Given { until, .. } | State::Starting { until } => Some(*until),
+            // What drains has a limit of its own. Of what is taken back, what was said or the end is there to be read.
             _ => None,
         }
     }
@@ -155,15 +196,14 @@ impl Giver {
             (State::Listening { .. }, Event::Asked(Ask::Hello(hello))) => self.greet(&hello, now),
             (State::Waiting { order, until, told }, event) => self.wait((order, until, told), event, now),
             (State::Draining { order, until }, event) => self.drain((order, until), event, now),
-            (State::Offered { order, .. }, event) => self.offer(order, event),
-            (State::Given { order }, event) => self.given(order, event),
-            (State::Releasing, Event::Released) => {
-                let mut actions = vec![Action::Send(Say::Released)];
-                actions.extend(self.end(Outcome::Gone));
-                actions
-            }
-            // The new process is dead or goes on: nothing here can be had back.
-            (State::Releasing, _) => self.stay(State::Releasing),
+            (State::Offered { order, .. }, event) => self.offer(order, event, now),
+            (State::Given { order, until }, event) => self.given(order, until, event),
+            (State::TakingBack { order }, event) => self.take_back(order, event),
+            (State::Releasing { order }, Event::Released) => self.released(order, now),
+            // The new process is dead or goes on: that is seen when all is let go of.
+            (State::Releasing { order }, _) => self.stay(State::Releasing { order }),
+            (State::Starting { until }, event) => self.start(until, event),
+            (State::Recalling, event) => self.recall(event),
             (State::Ended(outcome), _) => self.stay(State::Ended(outcome)),
             // What talks nonsense takes nothing.
             (State::Listening { .. }, _) => self.end(Outcome::Kept),
@@ -226,10 +266,10 @@ impl Giver {
         }
     }
 
-    fn offer(&mut self, order: Order, event: Event) -> Vec<Action> {
+    fn offer(&mut self, order: Order, event: Event, now: Instant) -> Vec<Action> {
         match event {
             Event::Asked(Ask::Holding) => {
-                self.state = State::Given { order };
+                self.state = State::Given { order, until: now + SERVED_WITHIN };
                 vec![Action::Send(Say::Yours)]
             }
             Event::NotGiven(why) => self.resume_and_refuse(Refusal::Other(why)),
@@ -238,17 +278,69 @@ impl Giver {
         }
     }
 
-    fn given(&mut self, order: Order, event: Event) -> Vec<Action> {
+    fn given(&mut self, order: Order, until: Instant, event: Event) -> Vec<Action> {
         match (order, event) {
             (Order::ServeFirst, Event::Asked(Ask::Serving)) | (Order::ReleaseFirst, Event::Told) => {
-                self.state = State::Releasing;
+                self.state = State::Releasing { order };
                 vec![Action::Release]
             }
             // It ends the connection only when it has closed what it was given, or is dead; and it says first that it serves.
             (_, Event::Closed | Event::Asked(Ask::GivingUp(_))) => self.resume(),
+            (_, Event::Late) => {
+                self.state = State::TakingBack { order };
+                vec![Action::TakeBack]
+            }
             // It may serve. Only the end of the connection tells that it does not.
-            _ => self.stay(State::Given { order }),
+            _ => self.stay(State::Given { order, until }),
         }
+    }
+
+    fn take_back(&mut self, order: Order, event: Event) -> Vec<Action> {
+        match event {
+            // It said so just before.
+            Event::Asked(Ask::Serving) => {
+                self.state = State::Releasing { order };
+                vec![Action::Release]
+            }
+            Event::Closed | Event::Asked(Ask::GivingUp(_)) => self.resume(),
+            _ => self.stay(State::TakingBack { order }),
+        }
+    }
+
+    fn released(&mut self, order: Order, now: Instant) -> Vec<Action> {
+        let mut actions = vec![Action::Send(Say::Released)];
+        match order {
+            Order::ServeFirst => actions.extend(self.end(Outcome::Gone)),
+            Order::ReleaseFirst => self.state = State::Starting { until: now + STARTS_WITHIN },
+        }
+        actions
+    }
+
+    fn start(&mut self, until: Instant, event: Event) -> Vec<Action> {
+        match event {
+            Event::Asked(Ask::Serving) => self.end(Outcome::Gone),
+            Event::Closed | Event::Asked(Ask::GivingUp(_)) => self.rescue(),
+            Event::Late => {
+                self.state = State::Recalling;
+                vec![Action::TakeBack]
+            }
+            _ => self.stay(State::Starting { until }),
+        }
+    }
+
+    fn recall(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            // It said so just before.
+            Event::Asked(Ask::Serving) => self.end(Outcome::Gone),
+            Event::Closed | Event::Asked(Ask::GivingUp(_)) => self.rescue(),
+            _ => self.stay(State::Recalling),
+        }
+    }
+
+    fn rescue(&mut self) -> Vec<Action> {
+        let mut actions = vec![Action::Rescue];
+        actions.extend(self.end(Outcome::Gone));
+        actions
     }
 
     fn refuse(&mut self, refusal: Refusal) -> Vec<Action> {

@@ -78,6 +78,12 @@ pub trait Keeps: Debug + Send + Sync {
     /// Another process serves the mount from now on.
     fn leave(&self);
 
+    /// Whether it knows that process by then, and so has the mount until that one has it kept, or dies. One that does not has nothing
+    /// of it after [`Keeps::leave`].
+    fn knows_who_is_next(&self) -> bool {
+        true
+    }
+
     /// The mount has ended: what is kept may be closed. Waits until it is.
     fn forget(&self);
 

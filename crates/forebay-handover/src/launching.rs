@@ -92,11 +92,11 @@ impl Started {
     }
 }
 
-/// Starts the daemon that a keeper asks for over `socket`, and tells it how that ends. Returns when it has ended.
+/// Starts the daemon that a keeper asks for over `socket`, as `renewed` makes of that, and tells it how it ends. Returns when it has.
 ///
 /// # Errors
 /// When nothing that can be understood is asked, or the daemon cannot be waited for.
-pub fn launch(socket: UnixStream) -> io::Result<()> {
+pub fn launch(socket: UnixStream, renewed: impl FnOnce(Restart) -> Restart) -> io::Result<()> {
     let mut keeper = Wire::new(socket)?;
     let asked = keeper.receive::<Restart>(Some(Instant::now() + ANSWERED_WITHIN)).map_err(told)?;
     let (restart, _) = asked.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "nothing is asked"))?;
@@ -104,6 +104,7 @@ pub fn launch(socket: UnixStream) -> io::Result<()> {
     if keeper.receive::<Restart>(Some(Instant::now())).is_err() {
         return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the keeper that asked has gone"));
     }
+    let restart = renewed(restart);
     let mut child = match restart.start() {
         Ok(child) => child,
         Err(error) => return keeper.send(&Said::NotStarted(error.to_string()), &[]).map_err(told),
@@ -136,7 +137,7 @@ mod tests {
     fn launcher(directory: &Path) -> (std::path::PathBuf, JoinHandle<io::Result<()>>) {
         let path = directory.join("launcher.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        (path, thread::spawn(move || launch(listener.accept().unwrap().0)))
+        (path, thread::spawn(move || launch(listener.accept().unwrap().0, |restart| restart)))
     }
 
     fn wait(started: &mut Started) -> Ended {
@@ -195,7 +196,8 @@ mod tests {
         let mut keeper = Wire::new(keeper).unwrap();
         keeper.send(&Restart::of_shell(&format!("touch {}", started.display())), &[]).unwrap();
         drop(keeper);
-        assert_eq!(launch(launcher).unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        let launched = launch(launcher, |restart| restart);
+        assert_eq!(launched.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
         assert!(!started.exists());
     }
 
@@ -203,6 +205,6 @@ mod tests {
     fn what_cannot_be_understood_starts_nothing() {
         let (one, other) = UnixStream::pair().unwrap();
         drop(one);
-        assert!(launch(other).is_err());
+        assert!(launch(other, |restart| restart).is_err());
     }
 }

@@ -56,4 +56,4 @@ pub use state::{
     Agreed, DirectoryHandle, FileHandle, HandleNumbers, Handles, HeldInode, Named, Names, Nonsense, Open, ReadSoFar,
     Reads, State, Suspect, VirtualHandle,
 };
-pub use taking::NotTaken;
+pub use taking::{LETS_GO_WITHIN, NotTaken};

@@ -9,7 +9,7 @@ use crate::encoding::{FORMAT, readable};
 use crate::identity::{Difference, Identity};
 
 /// The number of the protocol.
-pub(crate) const PROTOCOL: u16 = 1;
+pub(crate) const PROTOCOL: u16 = 2;
 /// Names that are told at once, at most: of files that are open for writing there may be many.
 pub(crate) const MAX_NAMES: usize = 16;
 
@@ -81,6 +81,8 @@ pub(crate) enum Say {
     Yours,
     /// Everything that only one process can have is free.
     Released,
+    /// It has waited for long enough, hears no more after this, and serves again. Who has not said before that it serves may not.
+    TakenBack,
 }
 
 /// Why a mount is not given away.

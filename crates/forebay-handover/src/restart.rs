@@ -54,6 +54,25 @@ impl Restart {
         path(&self.program)
     }
 
+    /// Whether the variable `name` is set for it.
+    #[must_use]
+    pub fn has_variable(&self, name: &str) -> bool {
+        self.environment.iter().any(|(set, _)| set == name.as_bytes())
+    }
+
+    /// The same with this process's variables in the place of those that `is_own` names, also where it had none.
+    #[must_use]
+    pub fn with_own(self, is_own: impl Fn(&str) -> bool) -> Self {
+        self.with(is_own, std::env::vars_os())
+    }
+
+    fn with(mut self, is_own: impl Fn(&str) -> bool, own: impl Iterator<Item = (OsString, OsString)>) -> Self {
+        self.environment.retain(|(name, _)| !std::str::from_utf8(name).is_ok_and(&is_own));
+        let own = own.filter(|(name, _)| name.to_str().is_some_and(&is_own));
+        self.environment.extend(own.map(|(name, value)| (name.into_vec(), value.into_vec())));
+        self
+    }
+
     /// A program without arguments.
     #[cfg(test)]
     pub(crate) fn of_program(program: &str) -> Self {
@@ -127,6 +146,19 @@ mod tests {
         std::fs::File::open(&log).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "zero a /\nzero a /\n");
         assert!(!format!("{restart:?}").contains("environment"));
+    }
+
+    #[test]
+    fn who_starts_it_may_have_other_credentials_by_now() {
+        let variable = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        let before =
+            vec![variable("AWS_ACCESS_KEY_ID", "old"), variable("AWS_PROFILE", "gone"), variable("PATH", "/bin")];
+        let restart = Restart { environment: before, ..Restart::of_program("/bin/true") };
+        let own: [(OsString, OsString); 2] =
+            [("AWS_ACCESS_KEY_ID", "new"), ("PATH", "/other")].map(|(name, value)| (name.into(), value.into()));
+        let restart = restart.with(|name| name.starts_with("AWS_"), own.into_iter());
+        assert_eq!(restart.environment, [variable("PATH", "/bin"), variable("AWS_ACCESS_KEY_ID", "new")]);
+        assert!(restart.has_variable("PATH") && !restart.has_variable("AWS_PROFILE"));
     }
 
     #[test]

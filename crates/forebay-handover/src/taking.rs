@@ -3,11 +3,13 @@
 //! ```text
 //! Greeting ─Welcome─▶ Welcomed ─Given─▶ Looking ─understood─▶ Held ─Yours─▶ Mine ─serves─▶ Served ─Released─▶ Ended
 //!                                                                            │ order "release first"
-//!                                                                            └─Released─▶ Ended, and then it starts
+//!                                                                            └─Released─▶ starts, serves ─▶ Told
 //! ```
 //!
 //! It serves only after "yours", and says so before it does. If it fails before that, it closes the connection to the kernel first
-//! and the one to the old process after that: by its end the old one learns that it may go on. Plain, as [`crate::giving`].
+//! and the one to the old process after that: by its end the old one learns that it may go on. If the old one does not hear that this
+//! one serves, it is dead; or it has taken the mount back, which it has said before it stopped to listen, and this one gives up. Plain, as
+//! [`crate::giving`].
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,9 @@ use crate::message::{Ask, Hello, Order, Refusal, Say};
 const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// How long the old process may take to let go of disks and files.
 const RELEASED_WITHIN: Duration = Duration::from_secs(300);
+/// The longest that the process before takes until it has let go of everything, beyond what it waits for writers.
+pub const LETS_GO_WITHIN: Duration =
+    Duration::from_secs(DRAIN_WITHIN.as_secs() + HELD_WITHIN.as_secs() + RELEASED_WITHIN.as_secs());
 
 /// Why a mount was not taken over. The daemon that runs serves on, unless it is said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +51,9 @@ pub enum NotTaken {
     /// It serves no more, and does not let go of what only one process can have.
     #[error("the daemon that ran has not let go of its disks and files in {} s", RELEASED_WITHIN.as_secs())]
     NotReleased,
+    /// It waited for too long, and serves again.
+    #[error("the daemon that runs has taken the mount back: this process took too long to serve it")]
+    TakenBack,
     /// The connection to it cannot be used.
     #[error("cannot talk to the daemon that runs: {0}")]
     Io(String),
@@ -59,6 +67,7 @@ impl NotTaken {
             Self::Refused(refusal) => refusal.remedy(),
             Self::Protocol { .. } => "unmount and mount again",
             Self::NotReleased => "end it with `kill -9`, and mount again",
+            Self::TakenBack => "see what kept this process from running, and try again",
             Self::Silent | Self::Closed | Self::NotUnderstood(_) | Self::Io(_) => "see its log, and try again",
         }
     }
@@ -77,6 +86,12 @@ pub(crate) enum Event {
     NotUnderstood(String),
     /// The kernel's requests are served in the next moment.
     Serves,
+    /// The old process did not hear that the kernel's requests are served in the next moment; whether it has said before that it has
+    /// taken the mount back.
+    NotHeard {
+        /// It has.
+        taken_back: bool,
+    },
     /// The deadline that was told is here.
     Late,
 }
@@ -92,7 +107,7 @@ pub(crate) enum Action {
     Look,
     /// Close the descriptors that were given.
     Drop,
-    /// Make ready to serve; then, with [`Event::Serves`], begin to.
+    /// Make ready to serve; then, with [`Event::Serves`], begin to. In the order "release first", all that the old process had is free.
     Serve,
     /// It is over. `Ok`: the mount is ours, and so is all that the old process had.
     End(Result<(), NotTaken>),
@@ -110,13 +125,15 @@ enum State {
     Held {
         until: Instant,
     },
-    /// It may serve. In the order "release first", it waits until then.
+    /// It may serve. In the order "release first", it waits until then for the old process to let go of everything, and then starts.
     Mine {
         until: Option<Instant>,
     },
     Served {
         until: Instant,
     },
+    /// It has said that it serves, and the old process has nothing any more.
+    Told,
     Ended,
 }
 
@@ -150,6 +167,11 @@ impl Taker {
         self.serves
     }
 
+    /// Whether it serves, and the old process has not let go of everything else yet.
+    pub(crate) fn waits_for_release(&self) -> bool {
+        matches!(self.state, State::Served { .. })
+    }
+
     /// When [`Event::Late`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
@@ -157,7 +179,7 @@ impl Taker {
                 Some(*until)
             }
             State::Mine { until } => *until,
-            State::Looking | State::Ended => None,
+            State::Looking | State::Told | State::Ended => None,
         }
     }
 
@@ -193,9 +215,18 @@ impl Taker {
             (State::Mine { until }, event) => self.mine(until, event, now),
             // Dead or done, it has nothing any more.
             (State::Served { .. }, Event::Said(Say::Released) | Event::Closed) => vec![Action::End(Ok(()))],
+            // Nothing was served yet.
+            (State::Served { .. } | State::Told, Event::NotHeard { taken_back: true }) => {
+                self.serves_no_more();
+                self.give_up(NotTaken::TakenBack)
+            }
             (State::Served { .. }, Event::Late) => vec![Action::End(Err(NotTaken::NotReleased))],
             (State::Served { until }, _) => {
                 self.state = State::Served { until };
+                Vec::new()
+            }
+            (State::Told, _) => {
+                self.state = State::Told;
                 Vec::new()
             }
             (State::Ended, _) => Vec::new(),
@@ -227,9 +258,14 @@ impl Taker {
                 vec![Action::Send(Ask::Serving)]
             }
             // Also a process that died has let go.
-            (Order::ReleaseFirst, Event::Said(Say::Released) | Event::Closed) => {
+            (Order::ReleaseFirst, Event::Said(Say::Released) | Event::Closed) if until.is_some() => {
+                self.state = State::Mine { until: None };
+                vec![Action::Serve]
+            }
+            (Order::ReleaseFirst, Event::Serves) if until.is_none() => {
                 self.now_serves();
-                vec![Action::End(Ok(()))]
+                self.state = State::Told;
+                vec![Action::Send(Ask::Serving)]
             }
             (Order::ReleaseFirst, Event::Late) => vec![Action::Drop, Action::End(Err(NotTaken::NotReleased))],
             // The old process died: all the more it is ours.
@@ -242,6 +278,13 @@ impl Taker {
 
     fn give_up(&mut self, why: NotTaken) -> Vec<Action> {
         vec![Action::Drop, Action::End(Err(why))]
+    }
+
+    fn serves_no_more(&mut self) {
+        #[cfg(test)]
+        {
+            self.serves = false;
+        }
     }
 
     fn now_serves(&mut self) {

@@ -6,6 +6,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -22,6 +23,9 @@ use crate::message::PROTOCOL;
 
 /// Bytes of a message, at most: options and some paths.
 const MAX_MESSAGE: u32 = 256 << 10;
+/// The number of what is said to keepers and launchers. They are not started anew with a new version, so it is not the one of the
+/// hand-over, which may go up.
+const KEEPERS: u16 = 1;
 /// Descriptors of a message, at most.
 const MAX_DESCRIPTORS: usize = 8;
 const HEADER: usize = 8;
@@ -30,7 +34,11 @@ const WITHIN: Duration = Duration::from_secs(10);
 
 /// A socket to the other process.
 #[derive(Debug)]
-pub(crate) struct Wire(UnixStream);
+pub(crate) struct Wire {
+    socket: UnixStream,
+    /// The number of what is said over it.
+    protocol: u16,
+}
 
 /// Why nothing was sent or received.
 #[derive(Debug, thiserror::Error)]
@@ -78,12 +86,21 @@ impl Header {
 }
 
 impl Wire {
-    /// Over `socket`, which waits from now on.
+    /// Over `socket`, which waits from now on: to or from a keeper, or a launcher.
     pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+        Self::speaking(KEEPERS, socket)
+    }
+
+    /// Over `socket`, which waits from now on: between the two processes of a hand-over.
+    pub(crate) fn of_hand_over(socket: UnixStream) -> io::Result<Self> {
+        Self::speaking(PROTOCOL, socket)
+    }
+
+    fn speaking(protocol: u16, socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(WITHIN))?;
         socket.set_write_timeout(Some(WITHIN))?;
-        Ok(Self(socket))
+        Ok(Self { socket, protocol })
     }
 
     /// Sends a message, and descriptors with it.
@@ -92,7 +109,7 @@ impl Wire {
         let too_much = || WireError::Nonsense("it is too long");
         let length = u32::try_from(body.len()).ok().filter(|length| *length <= MAX_MESSAGE).ok_or_else(too_much)?;
         let count = u16::try_from(descriptors.len()).map_err(|_| too_much())?;
-        let header = Header { length, protocol: PROTOCOL, descriptors: count }.encode();
+        let header = Header { length, protocol: self.protocol, descriptors: count }.encode();
 
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -101,10 +118,10 @@ impl Wire {
         }
         let bytes = [&header[..], &body].concat();
         let sent = rustix::io::retry_on_intr(|| {
-            rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+            rustix::net::sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
         });
         let sent = sent.map_err(gone)?;
-        self.0.write_all(bytes.get(sent..).unwrap_or_default()).map_err(ended)
+        self.socket.write_all(bytes.get(sent..).unwrap_or_default()).map_err(ended)
     }
 
     /// The next message and the descriptors that came with it; `None` when there is none at that time.
@@ -116,14 +133,14 @@ impl Wire {
             return Ok(None);
         }
         let (header, descriptors) = self.receive_header()?;
-        if header.protocol != PROTOCOL {
+        if header.protocol != self.protocol {
             return Err(WireError::Protocol(header.protocol));
         }
         if header.length > MAX_MESSAGE {
             return Err(WireError::Nonsense("a message is too long"));
         }
         let mut body = vec![0; header.length as usize];
-        self.0.read_exact(&mut body).map_err(ended)?;
+        self.socket.read_exact(&mut body).map_err(ended)?;
         if descriptors.len() != usize::from(header.descriptors) {
             return Err(WireError::Nonsense("descriptors are missing"));
         }
@@ -132,9 +149,16 @@ impl Wire {
         Ok(Some((message, descriptors)))
     }
 
+    /// Takes nothing from the other process any more but what it has sent until now: whatever it sends from now on fails there. After
+    /// what was sent before, [`Wire::receive`] finds the end. The kernel does this under the lock under which it queues what is sent,
+    /// so each message is on one side of it.
+    pub(crate) fn hear_no_more(&self) -> Result<(), WireError> {
+        Ok(self.socket.shutdown(Shutdown::Read)?)
+    }
+
     /// Whether there is something to read, or the end, at that time at the latest.
     fn is_readable(&self, until: Option<Instant>) -> Result<bool, WireError> {
-        let mut watched = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             // What is too long for the kernel is a day.
@@ -154,7 +178,7 @@ impl Wire {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut rest = [IoSliceMut::new(header.get_mut(read..).unwrap_or_default())];
             let received = rustix::io::retry_on_intr(|| {
-                rustix::net::recvmsg(&self.0, &mut rest, &mut control, RecvFlags::CMSG_CLOEXEC)
+                rustix::net::recvmsg(&self.socket, &mut rest, &mut control, RecvFlags::CMSG_CLOEXEC)
             });
             let received = received.map_err(gone)?;
             // Whatever came is closed with this unless it is kept.
@@ -218,6 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn who_hears_no_more_has_what_was_sent_before_and_the_other_one_knows_what_was_not() {
+        let (mut one, mut other) = pair();
+        one.send(&1u32, &[]).unwrap();
+        other.send(&2u32, &[]).unwrap();
+        other.hear_no_more().unwrap();
+        assert!(matches!(one.send(&3u32, &[]), Err(WireError::Closed)));
+        assert_eq!(other.receive::<u32>(None).unwrap().unwrap().0, 1);
+        assert!(matches!(other.receive::<u32>(None), Err(WireError::Closed)));
+        // The other way is open.
+        assert_eq!(one.receive::<u32>(None).unwrap().unwrap().0, 2);
+        other.send(&4u32, &[]).unwrap();
+        assert_eq!(one.receive::<u32>(None).unwrap().unwrap().0, 4);
+    }
+
+    #[test]
     fn nothing_is_told_from_the_end() {
         let (mut one, other) = pair();
         assert!(one.receive::<String>(Some(Instant::now())).unwrap().is_none());
@@ -230,12 +269,12 @@ mod tests {
     fn what_another_program_sends_is_refused_and_allocates_nothing() {
         let attempt = |bytes: &[u8]| {
             let (mut ours, theirs) = pair();
-            (&theirs.0).write_all(bytes).unwrap();
+            (&theirs.socket).write_all(bytes).unwrap();
             drop(theirs);
             ours.receive::<String>(None).unwrap_err()
         };
         assert!(matches!(attempt(&[5, 0, 0, 0, 9, 0, 0, 0]), WireError::Protocol(9)));
-        let ours = PROTOCOL.to_le_bytes();
+        let ours = KEEPERS.to_le_bytes();
         assert!(matches!(attempt(&[255, 255, 255, 255, ours[0], ours[1], 0, 0]), WireError::Nonsense(_)));
         assert!(matches!(attempt(&[1, 0, 0, 0, ours[0], ours[1], 1, 0, 0]), WireError::Nonsense(_)));
         assert!(matches!(attempt(&[2, 0, 0, 0, ours[0], ours[1], 0, 0, 9, 9]), WireError::Nonsense(_)));

@@ -29,6 +29,7 @@ mod audit;
 mod authority;
 mod cluster_key;
 mod credentials;
+mod denied;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -51,6 +52,7 @@ pub use audit::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing};
 pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
 pub use credentials::{Credentials, certificates_pem};
+pub use denied::DeniedFile;
 pub use error::{IdentityError, IssueError, KeyError, LoadError, PassError, TokenError};
 pub use live::{LiveIdentity, Material, Standing, Unusable};
 pub use name::{Identity, NameError, Scope};

@@ -1,9 +1,12 @@
-//! Locks that a forked child may use: those of the standard library, which a holder's panic does not poison.
+//! Locks that a forked child may use: those of the standard library, which a holder's panic does not poison; and [`heartbeat`], by which
+//! it is seen that a thread waits for one for ever.
 //!
 //! A lock of `std::sync` is a futex and nothing else. `parking_lot`, whose interface this is, keeps the threads that wait for any lock of
 //! the process in one table. After `fork(2)` the table of the child still names threads that are not there, by addresses on stacks that are
 //! given to others: the next thread that waits in the same place of the table follows them (parking_lot's issue 515). Python forks
 //! processes whose threads read (`forebay_session::fork`), so no lock of ours may be of that kind.
+
+pub mod heartbeat;
 
 use std::fmt;
 use std::sync::{self, PoisonError, TryLockError};

@@ -110,12 +110,15 @@ struct PoolShared {
     waits: AtomicU64,
     failures: AtomicU64,
     pressure: Notify,
+    reached: Notify,
 }
 
 #[derive(Debug)]
 struct PoolState {
     frames: Frames,
     waiting: VecDeque<Waiter>,
+    /// So many bytes in use are waited for.
+    awaited: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -222,7 +225,7 @@ impl Pool {
         let max_frames = frames(max).map_err(|_| map_error(rustix::io::Errno::OVERFLOW))?;
         let initial_frames = frames(initial).unwrap_or(max_frames).max(1);
         let mapping = Mapping::new(max_frames as usize * FRAME_SIZE, huge_pages, sharing).map_err(map_error)?;
-        let state = PoolState { frames: Frames::new(initial_frames), waiting: VecDeque::new() };
+        let state = PoolState { frames: Frames::new(initial_frames), waiting: VecDeque::new(), awaited: None };
         Ok(Self {
             shared: Arc::new(PoolShared {
                 mapping,
@@ -232,6 +235,7 @@ impl Pool {
                 waits: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
                 pressure: Notify::new(),
+                reached: Notify::new(),
             }),
         })
     }
@@ -340,6 +344,18 @@ impl Pool {
         self.shared.pressure.notified().await;
     }
 
+    /// Resolves when so many bytes are in use, or were since the call. For one caller at a time.
+    pub async fn reaches(&self, bytes: u64) {
+        {
+            let mut state = self.shared.state.lock();
+            if self.used() >= bytes {
+                return;
+            }
+            state.awaited = Some(bytes);
+        }
+        self.shared.reached.notified().await;
+    }
+
     /// What pages the mapping got.
     #[must_use]
     pub fn pages(&self) -> PageKind {
@@ -382,7 +398,11 @@ impl PoolShared {
         // become less by that.
         let borrows = self.max_frames <= FEW_FRAMES;
         let slot = slot.or_else(|| borrows.then(|| state.frames.alloc_larger(class)).flatten())?;
-        self.used.fetch_add(slot.size(), Ordering::Relaxed);
+        let used = self.used.fetch_add(slot.size(), Ordering::Relaxed) + slot.size();
+        if state.awaited.is_some_and(|bytes| used as u64 >= bytes) {
+            state.awaited = None;
+            self.reached.notify_one();
+        }
         Some(slot)
     }
 

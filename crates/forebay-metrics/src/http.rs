@@ -33,6 +33,7 @@ use crate::access::{Access, Caller, Opened, Operation};
 use crate::audit::{process_of, turned_away};
 use crate::guard::{Gate, guarded, tls_only};
 use crate::hosts::HostNames;
+use crate::patience::Patience;
 use crate::places::Source;
 use crate::refused::{self, Reason};
 use crate::seats::{Place, Seats};
@@ -52,6 +53,8 @@ pub struct HttpLimits {
     pub body_within: Duration,
     /// How long a client may read nothing of what is sent to it.
     pub write_within: Duration,
+    /// How many bytes a second a client has to read of it, on the average of that time; 0: one now and then will do.
+    pub write_rate: u64,
     /// How long a connection may last: for more, a client makes another.
     pub lasts_at_most: Duration,
     /// How long answers under way may take once their connection is to end.
@@ -269,7 +272,8 @@ async fn answer<S: Stream>(
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_within);
-    let served = http.serve_connection(Socket::new(stream, limits.write_within, Arc::clone(&turn)), answer);
+    let patience = Patience::new(limits.write_within, limits.write_rate);
+    let served = http.serve_connection(Socket::new(stream, patience, Arc::clone(&turn)), answer);
     tokio::pin!(served);
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
@@ -435,6 +439,7 @@ mod tests {
             head_within: WITHIN,
             body_within: WITHIN,
             write_within: WITHIN,
+            write_rate: 0,
             lasts_at_most: 10 * WITHIN,
             ends_within: Duration::from_secs(2),
         }

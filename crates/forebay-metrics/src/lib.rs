@@ -13,7 +13,7 @@
 //! * `readiness`: whether, and if not why not;
 //! * `report`: the counters as lines for people;
 //! * `http`: a listener that no client can keep busy, also of others: `places` decides which connections stay, `seats`
-//!   sees to it, and in `socket` no client is waited for without end;
+//!   sees to it, and in `socket` no client is waited for without end (`patience`);
 //! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `access`: by whom, and for
 //!   what; `refused` counts what may not, and `audit` tells it to whoever keeps a record, without secrets (`masking`);
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
@@ -31,6 +31,7 @@ mod hosts;
 mod http;
 mod latency;
 mod masking;
+mod patience;
 mod places;
 mod process;
 mod readiness;

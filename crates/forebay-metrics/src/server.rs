@@ -38,6 +38,7 @@ const LIMITS: HttpLimits = HttpLimits {
     head_within: Duration::from_secs(10),
     body_within: Duration::from_secs(10),
     write_within: Duration::from_secs(10),
+    write_rate: 0,
     lasts_at_most: Duration::from_secs(600),
     ends_within: Duration::from_secs(2),
 };
@@ -47,6 +48,7 @@ const HEALTH_LIMITS: HttpLimits = HttpLimits {
     head_within: Duration::from_secs(5),
     body_within: Duration::from_secs(5),
     write_within: Duration::from_secs(5),
+    write_rate: 0,
     lasts_at_most: Duration::from_secs(60),
     ends_within: Duration::from_secs(1),
 };

@@ -19,6 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 
+use crate::patience::Patience;
 use crate::seats::Turn;
 
 /// What HTTP is spoken over.
@@ -45,34 +46,50 @@ impl Stream for UnixStream {
     }
 }
 
-/// The connection itself. It fails once its client has taken nothing of what is to be sent for too long.
+/// The connection itself. It fails once its client has taken nothing of what is to be sent, or too little, for too long.
 pub(crate) struct Socket<S: Stream> {
     io: TokioIo<S>,
-    write_within: Duration,
+    patience: Patience,
     turn: Arc<Turn>,
     /// There, while the client is to read.
-    stalled: Option<Pin<Box<Sleep>>>,
+    stalled: Option<Stalled>,
+}
+
+/// Since when a client is to read, and until when it is waited for.
+struct Stalled {
+    since: Instant,
+    until: Pin<Box<Sleep>>,
 }
 
 impl<S: Stream> Socket<S> {
-    /// `stream`, whose client takes some of an answer within `write_within`.
-    pub(crate) fn new(stream: S, write_within: Duration, turn: Arc<Turn>) -> Self {
-        Self { io: TokioIo::new(stream), write_within, turn, stalled: None }
+    /// `stream`, whose client is waited for with such patience.
+    pub(crate) fn new(stream: S, patience: Patience, turn: Arc<Turn>) -> Self {
+        Self { io: TokioIo::new(stream), patience, turn, stalled: None }
     }
 
-    /// `written`, or an error if that is pending for too long.
-    fn in_time<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            if self.stalled.take().is_some() {
+    /// `written`, which are so many bytes, or an error if that is pending for too long.
+    fn in_time<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+        bytes: impl FnOnce(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(written) = written {
+            if let Some(stalled) = self.stalled.take() {
+                self.patience.waited(stalled.since.elapsed());
                 self.turn.goes_on();
             }
-            return written;
+            if let Ok(written) = &written {
+                self.patience.took(bytes(written) as u64);
+            }
+            return Poll::Ready(written);
         }
         self.turn.awaits();
-        let within = self.write_within;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(within)));
-        ready!(stalled.as_mut().poll(cx));
-        let error = format!("its client read nothing of the answer for {within:?}");
+        let left = self.patience.left();
+        let begin = || Stalled { since: Instant::now(), until: Box::pin(sleep(left)) };
+        let stalled = self.stalled.get_or_insert_with(begin);
+        ready!(stalled.until.as_mut().poll(cx));
+        let error = "its client read nothing of the answer, or too little, for too long";
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, error)))
     }
 }
@@ -98,14 +115,14 @@ impl<S: Stream> Write for Socket<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.io).poll_write(cx, bytes);
-        this.in_time(cx, written)
+        this.in_time(cx, written, |bytes| *bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // What TLS holds waits for the client, too.
         let flushed = Pin::new(&mut this.io).poll_flush(cx);
-        ready!(this.in_time(cx, flushed))?;
+        ready!(this.in_time(cx, flushed, |()| 0))?;
         // It is asked for when nothing is left to be written.
         this.turn.sent();
         Poll::Ready(Ok(()))
@@ -114,7 +131,7 @@ impl<S: Stream> Write for Socket<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let shut = Pin::new(&mut this.io).poll_shutdown(cx);
-        this.in_time(cx, shut)
+        this.in_time(cx, shut, |()| 0)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -128,7 +145,7 @@ impl<S: Stream> Write for Socket<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.io).poll_write_vectored(cx, parts);
-        this.in_time(cx, written)
+        this.in_time(cx, written, |bytes| *bytes)
     }
 }
 

@@ -15,7 +15,7 @@ use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_private::PrivateListener;
 use forebay_staging::StagingOptions;
-use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
+use forebay_store::{DiskOptions, Eviction, Prewarm, ServeMode, Store, StoreOptions};
 use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
@@ -37,7 +37,7 @@ fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, Pool
     Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(PoolOptions::MIN_SIZE)) })
 }
 
-/// The worker's block store on `disks`; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host
+/// The worker's block store on `disks`; `prewarm` says when it takes its memory. `sharing`: whether processes on this host
 /// may look at that.
 ///
 /// # Errors
@@ -45,7 +45,7 @@ fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, Pool
 pub async fn worker_store(
     config: &Config,
     disks: Vec<DiskOptions>,
-    prewarm: bool,
+    prewarm: Prewarm,
     sharing: Sharing,
 ) -> anyhow::Result<Store> {
     let size =
@@ -312,6 +312,7 @@ fn client_options(config: &Config) -> ClientOptions {
             file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
             models: config.client_prefetch_models,
         },
+        directory_budget: config.client_prefetch_directory_budget.as_u64(),
         // At most 1 MiB, as the table of keys says.
         small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),
         ..ClientOptions::default()

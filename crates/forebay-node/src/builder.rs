@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_config::{Config, Loaded, Origin, SecurityMode, Sources};
+use forebay_store::Prewarm;
 use forebay_types::{FuseIo, TcpSecurity};
 use tokio_util::sync::CancellationToken;
 
@@ -272,7 +273,10 @@ impl NodeBuilder {
     fn memory_of(&self, loaded: &Loaded) -> memory::Parts {
         match &self.standalone {
             Some(_) => {
-                let takes = if is_prewarmed_alone(loaded) { Takes::AtStart } else { Takes::AsUsed };
+                let takes = match prewarm_alone(loaded) {
+                    Prewarm::AtStart => Takes::AtStart,
+                    Prewarm::OnceUsed | Prewarm::AsFilled => Takes::AsUsed,
+                };
                 memory::Parts { worker: Some(takes), client: false }
             }
             None => memory::Parts {
@@ -310,7 +314,7 @@ impl NodeBuilder {
         self.check()?;
         let loaded = self.take_loaded().map_err(|error| UserError::from(&error))?;
         let plan = Plan {
-            prewarms_alone: is_prewarmed_alone(&loaded),
+            prewarm_alone: prewarm_alone(&loaded),
             loaded,
             worker: self.worker,
             client: self.client,
@@ -327,8 +331,12 @@ impl NodeBuilder {
     }
 }
 
-/// On a machine that does other work, memory is taken as it is needed, unless the configuration says otherwise.
-fn is_prewarmed_alone(loaded: &Loaded) -> bool {
+/// On a machine that does other work, no memory is taken before it is known that it is needed, unless the configuration says otherwise.
+fn prewarm_alone(loaded: &Loaded) -> Prewarm {
     let is_set = loaded.origin("worker.memory.prewarm") != Origin::Default;
-    is_set && loaded.config.worker_memory_prewarm
+    match is_set.then_some(loaded.config.worker_memory_prewarm) {
+        Some(true) => Prewarm::AtStart,
+        Some(false) => Prewarm::AsFilled,
+        None => Prewarm::OnceUsed,
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay_client::Away;
 use forebay_config::{Config, Loaded};
 use forebay_memory::Sharing;
-use forebay_store::Store;
+use forebay_store::{Prewarm, Store};
 use forebay_transport::{LocalTransport, Service};
 use forebay_types::ByteSize;
 use forebay_worker::Worker;
@@ -41,7 +41,7 @@ impl Direct {
             return Err(Fault::new(Exit::Usage, what, next).into());
         }
         let mounts = namespaces::configured(loaded, &config.mounts)?;
-        let store = assembly::worker_store(&modest(config), Vec::new(), false, Sharing::Private).await?;
+        let store = assembly::worker_store(&modest(config), Vec::new(), Prewarm::AsFilled, Sharing::Private).await?;
         let worker = match assembly::worker(&modest(config), store.clone(), mounts.clone(), cluster.is_some()) {
             Ok(worker) => worker,
             Err(error) => {

@@ -143,6 +143,10 @@ impl Keeps for FdStore {
         self.forget();
     }
 
+    fn knows_who_is_next(&self) -> bool {
+        false
+    }
+
     fn forget(&self) {
         let mut stored = self.stored.lock();
         let before = std::mem::take(&mut stored.names);

@@ -13,20 +13,25 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_fuse::HandOver;
-use forebay_handover::{Given, GivingSide, Held, Identity, NotTaken, Order, Refusal, give, peer_of, take};
+use forebay_handover::{Given, GivingSide, Held, Identity, Keeps, NotTaken, Order, Refusal, give, peer_of, take};
 use forebay_private::{PrivateError, PrivateListener, may_talk, nobody, our_user};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::error::{Exit, Fault};
 use crate::state;
 
 /// How long a process that was given the mount may take to say that it serves it, when this one is told to end meanwhile.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
+/// How long the thread that gives a mount away may take for its last words, when nobody waits for more.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 /// How long no connection is accepted after the system refused to accept one.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Has somebody keep what was given to a process that does not serve it. May wait.
+pub(crate) type Rescuer = Arc<dyn Fn(Given) -> anyhow::Result<()> + Send + Sync>;
 
 /// Gives the mount to the process that asks for it.
 pub(crate) struct Handover {
@@ -35,6 +40,8 @@ pub(crate) struct Handover {
     /// Cancelled when nobody is talked to any more.
     over: CancellationToken,
     successor: Arc<OnceLock<u32>>,
+    /// Cancelled when the process that was given the mount has not come to serve it, after this one had let go of everything.
+    failed: CancellationToken,
     /// Whether the mount is being given away: this process has stopped serving it.
     giving: watch::Receiver<bool>,
     /// Told when all else of this process has ended.
@@ -43,25 +50,40 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// Listens at `socket`. `identity`: what the next process must have in common with this one.
+    /// Listens at `socket`. `identity`: what the next process must have in common with this one; `rescue`: for the case that it does
+    /// not come to serve.
     ///
     /// # Errors
     /// [`PrivateError`].
-    pub(crate) fn serve(socket: &Path, identity: Identity, mount: HandOver) -> Result<Self, PrivateError> {
+    pub(crate) fn serve(
+        socket: &Path,
+        identity: Identity,
+        rescue: Option<Rescuer>,
+        mount: HandOver,
+    ) -> Result<Self, PrivateError> {
         let listener = PrivateListener::bind(socket)?;
-        let (stop, left) = (CancellationToken::new(), CancellationToken::new());
+        let (stop, left, failed) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let (all_ended, have_all_ended) = oneshot::channel();
         let (tell_giving, giving) = watch::channel(false);
         let successor = Arc::<OnceLock<u32>>::default();
         let (stopped, gone, next) = (stop.clone(), left.clone(), Arc::clone(&successor));
-        let answerer = Answerer { identity, mount, stop: stopped, left: gone, successor: next, giving: tell_giving };
+        let answerer = Answerer {
+            identity,
+            mount,
+            rescue,
+            stop: stopped,
+            left: gone,
+            failed: failed.clone(),
+            successor: next,
+            giving: tell_giving,
+        };
         let over = CancellationToken::new();
         let ends = over.clone().drop_guard();
         let serving = tokio::spawn(async move {
             answerer.serve(listener, have_all_ended).await;
             drop(ends);
         });
-        Ok(Self { stop, left, over, successor, giving, all_ended, serving })
+        Ok(Self { stop, left, over, successor, failed, giving, all_ended, serving })
     }
 
     /// The process that serves the mount instead.
@@ -98,8 +120,10 @@ impl Handover {
         }
     }
 
-    /// All else has ended: the next process may have what was this one's.
-    pub(crate) async fn close(self) {
+    /// All else has ended: the next process may have what was this one's. In the order "release first" this waits until that one serves,
+    /// or has failed, and then has the mount kept for another one; `at_once` ends the wait. False: it has failed.
+    #[must_use]
+    pub(crate) async fn close(self, at_once: &CancellationToken) -> bool {
         self.stop.cancel();
         // It is not waited for where the mount was not given away.
         let _ = self.all_ended.send(());
@@ -107,17 +131,27 @@ impl Handover {
             // It was waited for, and in vain.
             self.serving.abort();
         }
-        let _ = self.serving.await;
+        tokio::select! {
+            _ = self.serving => {}
+            () = async { at_once.cancelled().await; tokio::time::sleep(TOLD_WITHIN).await } => {
+                warn!("the next process is not waited for: if it does not come to serve the mount, nobody does");
+            }
+        }
+        !self.failed.is_cancelled()
     }
 }
 
 struct Answerer {
     identity: Identity,
     mount: HandOver,
+    /// Who has the mount if the next process fails after this one has let go of everything.
+    rescue: Option<Rescuer>,
     /// Cancelled when the mount is given to nobody any more.
     stop: CancellationToken,
     /// Cancelled when another process serves the mount.
     left: CancellationToken,
+    /// Cancelled when that has not come to serve it.
+    failed: CancellationToken,
     /// That process.
     successor: Arc<OnceLock<u32>>,
     /// Whether this process has stopped serving the mount.
@@ -139,10 +173,23 @@ impl Answerer {
             let (mount, stop, left) = (self.mount.clone(), self.stop.clone(), self.left.clone());
             let peer = peer_of(&socket).ok().and_then(|peer| peer.process);
             let (successor, giving) = (Arc::clone(&self.successor), self.giving.clone());
-            let mut side = Side { mount, stop, left, peer, successor, giving, is_released };
+            let (rescue, failed) = (self.rescue.clone(), self.failed.clone());
             let identity = self.identity.clone();
             let mut giving = tokio::task::spawn_blocking(move || {
-                let cannot = side.mount.cannot();
+                let (cannot, mount) = (mount.cannot(), Some(mount));
+                let mut side = Side {
+                    mount,
+                    keeper: None,
+                    is_taken_back: false,
+                    rescue,
+                    stop,
+                    left,
+                    failed,
+                    peer,
+                    successor,
+                    giving,
+                    is_released,
+                };
                 give(socket, identity, cannot, &mut side)
             });
             tokio::select! {
@@ -157,8 +204,8 @@ impl Answerer {
                 () = self.left.cancelled() => break (giving, released),
             }
         };
-        // Its path goes with it, before the next process listens there.
-        drop(listener);
+        // Its path goes with it, before the next process listens there. And so does the memory of the cache, which that one needs.
+        drop((listener, self.mount));
         info!("another process serves the mount: this one ends");
         let _ = have_all_ended.await;
         // It fails only when the other process has died.
@@ -169,9 +216,16 @@ impl Answerer {
 
 /// This process, as far as a hand-over moves it.
 struct Side {
-    mount: HandOver,
+    /// `None`: it is another process's, and nothing of it is left here.
+    mount: Option<HandOver>,
+    /// Who kept it over a crash when it was let go of.
+    keeper: Option<Arc<dyn Keeps>>,
+    /// Whether the process that was given it may not serve it any more, and may be there all the same.
+    is_taken_back: bool,
+    rescue: Option<Rescuer>,
     stop: CancellationToken,
     left: CancellationToken,
+    failed: CancellationToken,
     /// The process that asks.
     peer: Option<u32>,
     successor: Arc<OnceLock<u32>>,
@@ -182,22 +236,30 @@ struct Side {
 impl GivingSide for Side {
     fn writers(&mut self) -> Vec<String> {
         // Nobody is waited for when this process ends: to drain is refused then.
-        if self.stop.is_cancelled() { Vec::new() } else { self.mount.writers() }
+        let mount = self.mount.as_ref().filter(|_| !self.stop.is_cancelled());
+        mount.map(HandOver::writers).unwrap_or_default()
     }
 
     fn drain(&mut self, within: Duration) -> Result<(), Refusal> {
         // First, so that whoever stops this sees one or the other.
         self.giving.send_replace(true);
-        if self.stop.is_cancelled() { Err(Refusal::Detached) } else { self.mount.drain(within) }
+        let mount = self.mount.as_ref().filter(|_| !self.stop.is_cancelled());
+        mount.map_or(Err(Refusal::Detached), |mount| mount.drain(within))
     }
 
     fn give(&mut self) -> io::Result<Given> {
-        self.mount.give()
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        self.mount.as_ref().ok_or_else(gone)?.give()
     }
 
     fn resume(&mut self) {
-        self.mount.resume();
+        self.mount.iter().for_each(HandOver::resume);
         self.giving.send_replace(false);
+    }
+
+    fn taken_back(&mut self) {
+        self.is_taken_back = true;
+        self.mount.iter().for_each(HandOver::taken_back);
     }
 
     fn release(&mut self) {
@@ -205,10 +267,31 @@ impl GivingSide for Side {
         if let Some(peer) = self.peer {
             let _ = self.successor.set(peer);
         }
-        self.mount.leave();
+        if let Some(mount) = self.mount.take() {
+            self.keeper = mount.keeper();
+            mount.leave();
+        }
         self.left.cancel();
         // An error means that this process has ended by another way: then nothing is left to let go of.
         let _ = self.is_released.recv();
+    }
+
+    fn rescue(&mut self, given: Given) {
+        self.failed.cancel();
+        // Whoever keeps it over a crash has been told that it is the next process's, and knows when that dies; but not that it hangs.
+        let is_kept = self.keeper.as_ref().is_some_and(|keeper| keeper.is_there() && keeper.knows_who_is_next());
+        if is_kept && !self.is_taken_back {
+            return warn!("the next process does not serve the mount: its keeper has it");
+        }
+        let Some(rescue) = &self.rescue else {
+            return warn!("the next process does not serve the mount, and no program is named to keep it: it ends");
+        };
+        match rescue(given) {
+            Ok(()) => warn!("the next process does not serve the mount: it is kept, and this process is started again"),
+            Err(error) => {
+                error!(error = format!("{error:#}"), "the next process does not serve the mount, and nobody keeps it");
+            }
+        }
     }
 }
 

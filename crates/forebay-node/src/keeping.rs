@@ -183,7 +183,11 @@ pub(crate) async fn start(mountpoint: &Path, program: KeeperProgram) -> anyhow::
     tokio::task::spawn_blocking(move || launch(&mountpoint, program)).await.context("starting a keeper panicked")?
 }
 
-fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn Keeps>> {
+/// The same, from a thread that may wait.
+///
+/// # Errors
+/// As of [`start`].
+pub(crate) fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn Keeps>> {
     if let Some(keeper) = lasting(mountpoint, &program)? {
         return Ok(keeper);
     }
@@ -191,6 +195,40 @@ fn launch(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn K
     let KeeperProgram { program, restart } = program;
     let (connected, _) = keeper_process::start(&program, &socket, None)?;
     Ok(Arc::new(KeeperLink::new(connected, restart)?))
+}
+
+/// A keeper of the mount at `mountpoint`: one that is there, whatever it has, or another one. May wait.
+///
+/// # Errors
+/// As of [`start`].
+pub(crate) fn present(mountpoint: &Path, program: KeeperProgram) -> anyhow::Result<Arc<dyn Keeps>> {
+    // The service manager comes before all others.
+    if FdStore::of_environment().is_none() {
+        // Those of other users are not for this process.
+        let there = state::keeper_sockets(mountpoint).into_iter().find_map(|socket| connect(&socket).ok());
+        if let Some(there) = there {
+            return Ok(Arc::new(KeeperLink::new(there, program.restart)?));
+        }
+    }
+    launch(mountpoint, program)
+}
+
+/// Another keeper of the mount at `mountpoint`, whose keeper has ended. `of_host`: that one was of a host, which may not be back yet. May
+/// wait.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn another(mountpoint: &Path, program: KeeperProgram, of_host: bool) -> anyhow::Result<Arc<dyn Keeps>> {
+    if !of_host {
+        return launch(mountpoint, program);
+    }
+    let gone = || Fault::without_remedy(Exit::Unavailable, "the host of keepers is not there");
+    Ok(lasting(mountpoint, &program)?.ok_or_else(gone)?)
+}
+
+/// Whether there is a host of keepers for the mount at `mountpoint`.
+pub(crate) fn has_host(mountpoint: &Path) -> bool {
+    state::keeper_socket(mountpoint).is_ok_and(|socket| socket.with_file_name(keepers::HOST).exists())
 }
 
 /// A keeper of the mount at `mountpoint` that ends with nothing of this process: the service manager, or one of a host.

@@ -20,6 +20,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+pub mod after_stop;
 pub mod assembly;
 mod audit;
 pub mod binding;
@@ -40,6 +41,8 @@ mod handover;
 mod hot;
 mod http;
 mod keeper_process;
+mod keeper_watch;
+mod keeper_watcher;
 pub mod keepers;
 pub mod keeping;
 mod leaving;
@@ -60,6 +63,7 @@ pub mod process;
 pub mod rdma;
 mod reloading;
 pub mod report;
+mod rescuing;
 mod s3;
 pub mod security;
 pub mod staged;
@@ -75,6 +79,7 @@ pub use builder::NodeBuilder;
 pub use error::UserError;
 pub use forebay_client as client;
 pub use forebay_config as config;
+pub use forebay_handover::LETS_GO_WITHIN;
 pub use forebay_types as types;
 pub use mounted::MountSummary;
 pub use node::{Node, NodeAddresses};

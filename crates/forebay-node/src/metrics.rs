@@ -112,6 +112,9 @@ fn of_fuse(fuse: &Fuse, families: &mut Families) {
         .add([("result", "miss")], fuse.read_misses);
     families.counter("forebay_fuse_written_bytes_total", "Bytes written").add([], fuse.written_bytes);
     families.gauge("forebay_fuse_inodes", "Inodes that the kernel holds").add([], fuse.inodes);
+    families
+        .counter("forebay_mount_taken_back_total", "Hand-overs of a mount whose new process did not serve it in time")
+        .add([], fuse.taken_back);
     fuse.io.iter().for_each(|io| of_fuse_io(io, families));
 }
 
@@ -251,6 +254,16 @@ fn of_client(client: &Client, families: &mut Families) {
     families
         .counter("forebay_client_prefetched_bytes_total", "Bytes prefetched ahead of a reader")
         .add([], client.prefetched);
+    families
+        .counter("forebay_client_files_ahead_total", "Files fetched before they were opened")
+        .add([], client.files_ahead);
+    families
+        .counter(
+            "forebay_client_files_ahead_ended_total",
+            "Of those, files that were opened then, and files that were not",
+        )
+        .add([("result", "used")], client.files_ahead_used)
+        .add([("result", "wasted")], client.files_ahead_wasted);
     families
         .counter("forebay_client_failovers_total", "Requests that went to a worker other than the first choice")
         .add([], client.failovers);

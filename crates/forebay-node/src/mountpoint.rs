@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use forebay_fuse::mount_table;
+use forebay_config::{Config, WriteMode};
+use forebay_fuse::{is_outside, mount_table};
 use tracing::warn;
 
 use crate::error::{Exit, Fault};
+use crate::staged;
 use crate::state::Claim;
 
 /// The mountpoint as the kernel names it, also when a dead mount is there.
@@ -35,6 +37,37 @@ pub fn resolve(mountpoint: &Path) -> anyhow::Result<PathBuf> {
         }
         (Err(error), _, _) => Err(error).with_context(|| format!("cannot resolve {}", mountpoint.display())),
     }
+}
+
+/// That no directory of a process with this configuration lies in the mount that is at `mountpoint` already, which must be resolved. To
+/// be asked before it is taken over: nobody need serve it then, and who looks into such a directory waits for that.
+///
+/// # Errors
+/// When one does.
+pub(crate) fn is_apart(mountpoint: &Path, config: &Config) -> anyhow::Result<()> {
+    if mount_table::listed(mountpoint).is_none() {
+        return Ok(());
+    }
+    let staging = (config.write_mode == WriteMode::Through).then(|| staged::directory(config)).transpose()?;
+    let named = [
+        ("write.staging_dir", staging.as_deref()),
+        ("client.local.dir", config.client_local_dir.as_deref()),
+        ("coordinator.state_dir", config.coordinator_state_dir.as_deref()),
+        ("security.audit.file", config.security_audit_file.as_deref()),
+        ("log.file", config.log_file.as_deref()),
+    ];
+    let disks = config.worker_disks.iter().map(|disk| ("worker.disks", before_a_pattern(&disk.path)));
+    let named = named.into_iter().filter_map(|(key, path)| Some((key, path?.to_owned())));
+    for (key, path) in named.chain(disks) {
+        is_outside(key, &path, mountpoint)?;
+    }
+    Ok(())
+}
+
+/// As much of a path as is no pattern.
+fn before_a_pattern(path: &Path) -> PathBuf {
+    let is_plain = |name: &std::path::Component<'_>| !name.as_os_str().to_string_lossy().contains(['*', '?', '[']);
+    path.components().take_while(is_plain).collect()
 }
 
 /// A mountpoint that is this process's to mount on.
@@ -95,5 +128,18 @@ impl Place {
     /// Where it is.
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_matches_a_pattern_is_not_looked_for() {
+        for (path, plain) in [("/mnt/nvme*/forebay", "/mnt"), ("/mnt/nvme0/forebay", "/mnt/nvme0/forebay"), ("a?", "")]
+        {
+            assert_eq!(before_a_pattern(Path::new(path)), Path::new(plain));
+        }
     }
 }

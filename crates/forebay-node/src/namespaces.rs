@@ -147,6 +147,10 @@ impl Origin for Unopened {
         Err(self.failure())
     }
 
+    async fn create(&self, _path: &[u8], _bytes: Bytes) -> Result<Attr, Failure> {
+        Err(self.failure())
+    }
+
     async fn begin_upload(&self, _path: &[u8]) -> Result<String, Failure> {
         Err(self.failure())
     }

@@ -12,8 +12,9 @@ use crate::audit::AuditLog;
 use crate::cluster::Cluster;
 use crate::coordinating::Coordinating;
 use crate::direct::Direct;
-use crate::error::UserError;
+use crate::error::{Exit, Fault, UserError};
 use crate::handover::Handover;
+use crate::keeper_watcher::KeeperWatcher;
 use crate::mounted::{MountSummary, Mounted};
 use crate::mountpoint::Place;
 use crate::s3::S3;
@@ -149,6 +150,8 @@ pub(crate) struct Parts {
     pub(crate) handover: Option<Handover>,
     /// Leaves the mount to a keeper.
     pub(crate) stopping: Option<Stopping>,
+    /// Has the mount kept again when its keeper has ended.
+    pub(crate) keeper_watcher: Option<KeeperWatcher>,
 }
 
 impl Parts {
@@ -191,6 +194,9 @@ impl Parts {
             Some(mounted) => mounted.abandon().await,
             None => Ok(()),
         };
+        if let Some(watcher) = self.keeper_watcher {
+            watcher.close().await;
+        }
         if let Some(s3) = self.s3 {
             s3.close().await;
         }
@@ -224,10 +230,18 @@ impl Parts {
         {
             stopping.take_away().await;
         }
-        drop(self.place);
-        if let Some(handover) = self.handover {
-            handover.close().await;
+        // Before the process that takes the mount over is told that it may start: with these goes what the mount had of the cache.
+        drop((self.place, self.stopping));
+        let is_served = match self.handover {
+            Some(handover) => handover.close(at_once).await,
+            None => true,
+        };
+        unmounted?;
+        if is_served {
+            return Ok(());
         }
-        unmounted
+        // A service manager that is to start this process again does so after a failure.
+        let what = "the process that was to take the mount over has not come to serve it";
+        Err(Fault::new(Exit::Failed, what, "see its log; this process is started again").into())
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay_config::Loaded;
 use forebay_handover::Order;
+use forebay_store::Prewarm;
 
 use crate::keeping::KeeperProgram;
 use crate::page::Page;
@@ -20,8 +21,8 @@ pub(crate) struct Plan {
     pub(crate) standalone: Option<String>,
     /// The web page of such a node.
     pub(crate) page: Page,
-    /// Whether such a node takes its memory at once.
-    pub(crate) prewarms_alone: bool,
+    /// When such a node takes its memory.
+    pub(crate) prewarm_alone: Prewarm,
     pub(crate) mountpoint: Option<PathBuf>,
     /// Whether it takes the mount over from the process that serves it, and how long it waits for writers.
     pub(crate) replaces: Option<Duration>,

@@ -160,6 +160,8 @@ pub struct Fuse {
     pub read_misses: u64,
     pub written_bytes: u64,
     pub inodes: u64,
+    /// Hand-overs whose new process did not serve in time.
+    pub taken_back: u64,
     /// How requests come from the kernel.
     pub io: Option<FuseIo>,
 }
@@ -271,6 +273,9 @@ pub struct Client {
     pub worker_disk: u64,
     pub origin: u64,
     pub prefetched: u64,
+    pub files_ahead: u64,
+    pub files_ahead_used: u64,
+    pub files_ahead_wasted: u64,
     pub failovers: u64,
     pub hedges_sent: u64,
     pub hedges_won: u64,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use forebay_client::Client;
 use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
 use forebay_config::{Config, Loaded, WriteMode};
-use forebay_identity::Identity;
+use forebay_identity::{DeniedFile, Identity};
 use forebay_locks::RwLock;
-use forebay_metrics::Access;
+use forebay_metrics::{Access, Readiness};
 use forebay_s3::{AccessLists, Buckets, Denies, Endpoint, EndpointOptions, Keyring, is_bucket_name};
 use forebay_state::membership::Table;
 use forebay_types::{AccessList, Failure, FailureKind, FsPath};
@@ -33,6 +33,10 @@ use crate::security::{self, Security};
 
 /// Where an endpoint listens that no setting gives a port.
 const PORT: u16 = 9000;
+/// What it is called where a process says what it lacks.
+const PART: &str = "s3";
+/// Why it answers nobody yet.
+const UNKNOWN: &str = "it is not known yet what is mounted, and for whom";
 /// The bucket of an origin that has no name which a bucket can have.
 const UNNAMED: &str = "data";
 
@@ -78,13 +82,19 @@ impl S3 {
             None => Security::of_client(config, false)?,
         };
         let access = security.as_deref().map_or_else(|| Ok(Access::everybody()), Security::tls)?;
-        let denies: Denies = match security.as_deref() {
-            Some(security) => Arc::new(security.denies()),
-            None => Arc::new(|_: &Identity| false),
+        let mut following = JoinSet::new();
+        let denies: Denies = match (security.as_deref(), config.security_denied_file.as_deref()) {
+            (Some(security), _) => Arc::new(security.denies()),
+            (None, Some(path)) => {
+                let denied = denied(path)?;
+                let looked_after = Arc::clone(&denied);
+                following.spawn(look_after("the list of the denied", move || looked_after.look()));
+                Arc::new(move |identity: &Identity| denied.denies(identity))
+            }
+            (None, None) => Arc::new(|_: &Identity| false),
         };
         let mounts = given.cluster.map(|cluster| Table::watch(cluster.store(), MOUNTS, MountRecord::decode));
         let lists = Arc::new(Lists::new(config, mounts.is_some()));
-        let mut following = JoinSet::new();
         if let Some(mounts) = &mounts {
             following.spawn(follow(mounts.records(), Arc::clone(&lists)));
         }
@@ -118,6 +128,19 @@ impl S3 {
         self.endpoint.local_addr()
     }
 
+    /// Has `readiness` say that it cannot serve for as long as it does not know what is mounted, and for whom.
+    pub(crate) fn tell(&mut self, readiness: Readiness) {
+        let Some(mounts) = &self.mounts else { return };
+        let mut records = mounts.records();
+        readiness.missing(PART, UNKNOWN);
+        self.following.spawn(async move {
+            // An error says that this process ends.
+            if records.wait_for(Option::is_some).await.is_ok() {
+                readiness.there(PART);
+            }
+        });
+    }
+
     /// What it counts.
     pub(crate) fn reporter(&self) -> impl Fn() -> Value + Send + Sync + 'static {
         self.endpoint.reporter()
@@ -147,6 +170,13 @@ fn keyring(config: &Config) -> anyhow::Result<Keyring> {
     let file: &Path = config.s3_credentials_file.as_deref().ok_or_else(missing)?;
     let unusable = |error: forebay_s3::KeyringError| Fault::without_remedy(Exit::Usage, error.to_string());
     Ok(Keyring::open(file, scope).map_err(unusable)?)
+}
+
+/// Those whose keys are not taken, where no identity of this process looks after that.
+fn denied(path: &Path) -> Result<Arc<DeniedFile>, Fault> {
+    let next = "write an identity on each line of it, or none, or unset `security.denied_file`";
+    let unusable = |error: forebay_identity::LoadError| Fault::new(Exit::Usage, error.to_string(), next);
+    DeniedFile::open(path).map(Arc::new).map_err(unusable)
 }
 
 /// The buckets of the configuration; or the one that is the whole namespace, where an origin is mounted at its root.
@@ -199,7 +229,7 @@ impl AccessLists for Lists {
     fn list_of(&self, path: &FsPath) -> Result<Option<Arc<AccessList>>, Failure> {
         let known = self.of_cluster.read();
         let Some(known) = &*known else {
-            return Err(Failure::new(FailureKind::NotReady, "it is not known yet what is mounted, and for whom"));
+            return Err(Failure::new(FailureKind::NotReady, UNKNOWN));
         };
         let leads_to = |mount: &FsPath| path.relative_to(mount).map(|_| mount.as_bytes().len());
         let configured = self.configured.iter().filter_map(leads_to).max();
@@ -273,6 +303,17 @@ mod tests {
         assert!(may("/own/file", "anybody"), "the configuration's mount stands before the cluster's");
         let alone = Lists::new(&config(&[]), false);
         assert!(alone.list_of(&path("/a")).unwrap().is_none());
+    }
+
+    #[test]
+    fn who_is_denied_is_so_without_a_mode_too_and_a_list_that_cannot_be_read_stops_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("denied");
+        assert!(denied(&path).is_err());
+        std::fs::write(&path, "spiffe://forebay/forebay/forebay/reader/gone\n").unwrap();
+        let file = denied(&path).unwrap();
+        assert!(file.denies(&"spiffe://forebay/forebay/forebay/reader/gone".parse().unwrap()));
+        assert!(!file.denies(&"spiffe://forebay/forebay/forebay/reader/here".parse().unwrap()));
     }
 
     #[test]

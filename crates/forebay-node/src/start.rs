@@ -13,6 +13,7 @@ use forebay_fuse::{Mount, ReportSource, Survival};
 use forebay_handover::{Held, Keeps, Order};
 use forebay_metrics::ProcessStats;
 use forebay_private::socket_address;
+use forebay_store::Prewarm;
 use forebay_transport::Service;
 use forebay_types::FsPath;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +26,8 @@ use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
-use crate::handover::{Handover, Running};
+use crate::handover::{Handover, Rescuer, Running};
+use crate::keeper_watcher::KeeperWatcher;
 use crate::keeping::{self, Found, Left};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::{self, Place};
@@ -33,6 +35,7 @@ use crate::node::{Node, Parts};
 use crate::page::{Page, PageToken};
 use crate::plan::Plan;
 use crate::private_coordinator::Private;
+use crate::rescuing::Rescue;
 use crate::s3::{Given, S3};
 use crate::security::Security;
 use crate::state::{self, Role};
@@ -124,7 +127,7 @@ impl Starting<'_> {
             addresses: None,
             socket: sockets.as_ref().map(|sockets| sockets.worker.clone()),
             mounts: vec![root(origin)],
-            prewarm: self.plan.prewarms_alone,
+            prewarm: self.plan.prewarm_alone,
             cluster: Some(cluster),
             audit,
             ports: Ports::Stay,
@@ -223,6 +226,7 @@ impl Starting<'_> {
             return Ok(Before::Nobody);
         }
         let mountpoint = mountpoint::resolve(mountpoint)?;
+        mountpoint::is_apart(&mountpoint, &plan.loaded.config)?;
         if let Some(left) = self.kept(&mountpoint).await? {
             self.mountpoint = Some(mountpoint);
             return Ok(Before::Died(Box::new(left)));
@@ -279,7 +283,7 @@ impl Starting<'_> {
             addresses: Some(WorkerAddresses::of(config)?),
             socket: None,
             mounts: config.mounts.clone(),
-            prewarm: config.worker_memory_prewarm,
+            prewarm: if config.worker_memory_prewarm { Prewarm::AtStart } else { Prewarm::AsFilled },
             cluster,
             audit: self.parts.audit.as_ref(),
             // Others find that of a mount by its record; a fixed list names its port.
@@ -388,6 +392,9 @@ impl Starting<'_> {
             }
             None => {}
         }
+        if let (Some(s3), Some(web)) = (&mut self.parts.s3, &self.parts.web) {
+            s3.tell(web.readiness());
+        }
         Ok(())
     }
 
@@ -432,9 +439,17 @@ impl Starting<'_> {
         let Some(place) = &self.parts.place else { return Ok(()) };
         let mounted = Mounted::start(mount, place, offer, &plan.loaded).await?;
         let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
-        match Handover::serve(&place.claim.private_sockets().handover, identity, mounted.hand_over()) {
+        let rescue = plan.keeper.clone().map(|program| {
+            let rescue = Rescue { mountpoint: mountpoint.clone(), program, identity: identity.clone() };
+            Arc::new(move |given| rescue.keep(given)) as Rescuer
+        });
+        match Handover::serve(&place.claim.private_sockets().handover, identity, rescue, mounted.hand_over()) {
             Ok(handover) => self.parts.handover = Some(handover),
             Err(error) => warn!(%error, "`--replace` will not find this mount"),
+        }
+        if let Some(program) = plan.keeper.clone().filter(|_| mounted.hand_over().keeper().is_some()) {
+            let watcher = KeeperWatcher::start(mountpoint.clone(), program, mounted.hand_over());
+            self.parts.keeper_watcher = Some(watcher);
         }
         self.parts.stopping = plan.keeper.clone().map(|program| Stopping {
             on_stop: plan.loaded.config.fuse_on_stop,
@@ -516,6 +531,7 @@ fn without_data(config: &Config) -> Config {
         network_rdma_metadata_enabled: false,
         network_shared_memory: SharedMemory::Off,
         client_prefetch_max_part_number: Some(0),
+        client_prefetch_directory_budget: forebay_types::ByteSize::bytes(0),
         ..config.clone()
     }
 }

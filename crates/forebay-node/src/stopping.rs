@@ -112,7 +112,8 @@ impl Stopping {
     /// Who would have the mount after this process has ended; or why nobody.
     async fn find(&self) -> Result<Arc<dyn Keeps>, String> {
         let (hand_over, mountpoint) = (self.hand_over.clone(), self.mountpoint.clone());
-        let (program, keeper) = (self.program.clone(), self.keeper.clone());
+        // That of the crash may have ended since, and another one be in its place.
+        let (program, keeper) = (self.program.clone(), hand_over.keeper().or_else(|| self.keeper.clone()));
         let find = move || -> Result<Arc<dyn Keeps>, String> {
             if mount_table::listed(&mountpoint).is_none_or(|listed| listed != mountpoint) {
                 return Err("it is unmounted already".to_owned());
@@ -120,7 +121,6 @@ impl Stopping {
             if let Some(why) = hand_over.cannot() {
                 return Err(why.to_string());
             }
-            // That of the crash may have ended since, as with its pod.
             let keeper = match keeper.filter(|keeper| keeper.is_there()) {
                 Some(keeper) => keeper,
                 None => keeping::lasting(&mountpoint, &program)

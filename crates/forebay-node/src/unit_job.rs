@@ -29,6 +29,8 @@ const ATTEMPTS: usize = 3;
 pub(crate) enum UnitJob {
     /// Its next process is started.
     Start,
+    /// A process of it is being started: of one that ends, the start that it was.
+    Begun,
     /// It is stopped.
     Stop,
     /// Something else.
@@ -45,16 +47,44 @@ struct OwnUnit {
 
 /// The job of the unit of this process. `None`: it has none; this process is of no service; or systemd does not say.
 pub(crate) async fn ask() -> Option<UnitJob> {
+    // To a process that is told to end, a start is a start.
+    own_job().await.flatten().map(|job| if job == UnitJob::Begun { UnitJob::Start } else { job })
+}
+
+/// The same, and whether a start is this process's own; `None` only where it is not known.
+pub(crate) async fn own_job() -> Option<Option<UnitJob>> {
+    let unit = own_unit()?;
+    // Names are patterns to it, and have backslashes: so it lists all.
+    let listed = systemctl(&unit, &["list-jobs", "--no-legend", "--no-pager", "--plain", "--full"]).await?;
+    let job = job_of(&unit.name, &listed);
+    debug!(unit = unit.name, ?job, "what systemd is about to do");
+    Some(job)
+}
+
+/// Properties of the unit of this process, as lines of `NAME=VALUE`; `None` where they are not known.
+pub(crate) async fn own_properties(names: &str) -> Option<String> {
+    let unit = own_unit()?;
+    // Only patterns have it read a backslash as anything else.
+    let property = format!("--property={names}");
+    systemctl(&unit, &["show", "--no-pager", &property, "--", &unit.name]).await
+}
+
+fn own_unit() -> Option<OwnUnit> {
     if !Path::new(BOOTED).is_dir() {
         return None;
     }
-    let unit = unit_of(&std::fs::read_to_string(CGROUP).ok()?)?;
-    match timeout(ANSWERED_WITHIN, list_jobs(unit.is_of_user)).await {
-        Ok(Ok(output)) if output.status.success() => {
-            let job = job_of(&unit.name, &String::from_utf8_lossy(&output.stdout));
-            debug!(unit = unit.name, ?job, "what systemd is about to do");
-            job
-        }
+    unit_of(&std::fs::read_to_string(CGROUP).ok()?)
+}
+
+/// What systemctl prints; `None` if it does not work.
+async fn systemctl(unit: &OwnUnit, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new("systemctl");
+    if unit.is_of_user {
+        command.arg("--user");
+    }
+    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    match timeout(ANSWERED_WITHIN, answer_of(&mut command)).await {
+        Ok(Ok(output)) if output.status.success() => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
         Ok(Ok(output)) => {
             let said = String::from_utf8_lossy(&output.stderr);
             warn!(status = %output.status, %said, "systemctl does not say what systemd is about to do");
@@ -69,17 +99,6 @@ pub(crate) async fn ask() -> Option<UnitJob> {
             None
         }
     }
-}
-
-/// What `systemctl list-jobs` says: of all, since names are patterns to it, and have backslashes.
-async fn list_jobs(is_of_user: bool) -> io::Result<Output> {
-    let mut command = Command::new("systemctl");
-    if is_of_user {
-        command.arg("--user");
-    }
-    command.args(["list-jobs", "--no-legend", "--no-pager", "--plain", "--full"]);
-    command.env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
-    answer_of(&mut command).await
 }
 
 /// What `command` says, which is run again if a signal ended it.
@@ -124,9 +143,11 @@ fn job_of(unit: &str, listed: &str) -> Option<UnitJob> {
         if fields.next()? != unit {
             return None;
         }
-        Some(match fields.next()? {
-            "start" | "restart" | "try-restart" | "reload-or-start" => UnitJob::Start,
-            "stop" => UnitJob::Stop,
+        // A restart runs while its process is stopped, and then waits to be a start; a start runs while its process starts.
+        Some(match (fields.next()?, fields.next()) {
+            ("start", Some("running")) => UnitJob::Begun,
+            ("start" | "restart" | "try-restart" | "reload-or-start", _) => UnitJob::Start,
+            ("stop", _) => UnitJob::Stop,
             _ => UnitJob::Other,
         })
     })
@@ -175,10 +196,11 @@ mod tests {
     #[test]
     fn a_restart_is_told_from_a_stop_and_from_jobs_of_others() {
         let listed = "1404 forebay-mount@mnt-data.service restart running\n1405 forebay-worker.service       stop    waiting\n \
-                      77 other.service nop waiting\n78 queued.service start waiting\n";
+                      77 other.service nop waiting\n78 queued.service start waiting\n79 failing.service start running\n";
         let job = |unit: &str| job_of(unit, listed);
         assert_eq!(job("forebay-mount@mnt-data.service"), Some(UnitJob::Start));
         assert_eq!(job("queued.service"), Some(UnitJob::Start), "somebody starts it again that was to be stopped");
+        assert_eq!(job("failing.service"), Some(UnitJob::Begun), "that is the start that comes to nothing");
         assert_eq!(job("forebay-worker.service"), Some(UnitJob::Stop));
         assert_eq!(job("other.service"), Some(UnitJob::Other));
         assert_eq!(job("forebay-mount@mnt.service"), None);

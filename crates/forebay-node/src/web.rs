@@ -122,6 +122,11 @@ impl Web {
         self
     }
 
+    /// What `/readyz` says is missing.
+    pub(crate) fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
     /// `what` is missing from now on: `/readyz` says so.
     pub(crate) fn missing(&self, what: &str, reason: &str) {
         self.readiness.missing(what, reason);

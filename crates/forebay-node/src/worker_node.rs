@@ -16,7 +16,7 @@ use forebay_identity::Auditing;
 use forebay_memory::Sharing;
 use forebay_peering::{JoinOptions, Joined};
 use forebay_state::membership::RegisteredOptions;
-use forebay_store::Store;
+use forebay_store::{Prewarm, Store};
 use forebay_tcp::{TcpError, TcpServer};
 use forebay_transport::Service;
 use forebay_types::Role;
@@ -74,8 +74,8 @@ pub(crate) struct WorkerNodeOptions<'a> {
     pub(crate) socket: Option<PathBuf>,
     /// What it shows whatever the cluster says.
     pub(crate) mounts: Vec<forebay_config::Mount>,
-    /// Whether it takes all of its memory at once.
-    pub(crate) prewarm: bool,
+    /// When it takes its memory.
+    pub(crate) prewarm: Prewarm,
     /// The cluster whose mounts and policies it shows.
     pub(crate) cluster: Option<&'a Cluster>,
     /// The audit log of the process, if it has one.

@@ -290,6 +290,20 @@ impl Origin for FakeOrigin {
         .await
     }
 
+    async fn create(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        let length = bytes.len() as u64;
+        self.change(
+            path,
+            |counts| counts.puts += 1,
+            |state| {
+                state.store_new_file(path, bytes)?;
+                state.counts.uploaded += length;
+                state.attr_in(path)
+            },
+        )
+        .await
+    }
+
     async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
         self.change(path, |counts| counts.begins += 1, |state| state.begin(path)).await
     }

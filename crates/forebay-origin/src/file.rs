@@ -181,6 +181,14 @@ impl Origin for FileOrigin {
         Ok(attr)
     }
 
+    async fn create(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        let (owned, length) = (path.to_vec(), bytes.len());
+        let create = move |directory: &Directory| directory.create(&owned, &bytes);
+        let attr = self.changing(Operation::Put, path, length as u64, create).await?;
+        self.stats.count_uploaded(length);
+        Ok(attr)
+    }
+
     async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
         let owned = path.to_vec();
         self.changing(Operation::Begin, path, 0, move |directory| directory.begin_upload(&owned)).await

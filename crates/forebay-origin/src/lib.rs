@@ -129,6 +129,20 @@ pub trait Origin: Send + Sync + 'static {
         Err(read_only(self.url(), path))
     }
 
+    /// Makes `path` a file of these bytes where there is nothing of that name: of several who do so at once, one does. Where an
+    /// answer was lost, the file that is there may be this one.
+    ///
+    /// # Errors
+    /// `Exists` where there is something, `IsADirectory` where that is a directory, `Unsupported` by an origin that cannot promise
+    /// it; see the trait's contract for the rest.
+    async fn create(&self, path: &[u8], _bytes: Bytes) -> Result<Attr, Failure> {
+        let message = format!(
+            "{}: this kind of origin cannot make files only where there is none",
+            names::shown(self.url(), path)
+        );
+        Err(Failure::new(FailureKind::Unsupported, message))
+    }
+
     /// Begins the upload of `path` in parts; the answer names the upload. Nothing of it can be seen before it is complete.
     ///
     /// # Errors

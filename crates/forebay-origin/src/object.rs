@@ -414,6 +414,10 @@ impl Origin for ObjectStoreOrigin {
         self.put_file(path, bytes).await
     }
 
+    async fn create(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        self.create_file(path, bytes).await
+    }
+
     async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
         self.begin(path).await
     }

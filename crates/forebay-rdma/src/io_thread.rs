@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use forebay_identity::random_number;
 use forebay_locks::Mutex;
+use forebay_locks::heartbeat::Asked;
 use forebay_memory::Pool;
 use forebay_types::ByteSize;
 use forebay_ucx::{Context, Library, LockLimit, Registration, Resource, Spin, Worker};
@@ -66,6 +67,8 @@ pub struct IoThread {
     gauges: Arc<Gauges>,
     operations: Operations,
     client_id: NonZeroU64,
+    /// Its signs of life, once it runs.
+    heartbeat: Mutex<Option<Asked>>,
 }
 
 /// What an I/O thread is doing, for metrics.
@@ -183,6 +186,7 @@ impl IoThread {
             gauges: Arc::default(),
             operations: Operations::default(),
             client_id,
+            heartbeat: Mutex::new(None),
         };
         io_thread.grow_for(options.registered, &options.given_up)?;
         if options.given_up.is_cancelled() {
@@ -206,7 +210,10 @@ impl IoThread {
             .map_err(|error| RdmaError::Thread(error.to_string()))?;
         *io_thread.thread.get_mut() = Some(thread);
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(io_thread),
+            Ok(Ok(())) => {
+                *io_thread.heartbeat.get_mut() = Some(heartbeat(format!("rdma-{}", io_thread.name), &io_thread.jobs));
+                Ok(io_thread)
+            }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(RdmaError::Thread("it ended at once".to_owned())),
         }
@@ -364,6 +371,14 @@ impl Drop for IoThread {
             let _ = thread.join();
         }
     }
+}
+
+/// The signs of life of the thread that runs `jobs`, which does not keep it from ending.
+fn heartbeat(name: String, jobs: &mpsc::UnboundedSender<Job>) -> Asked {
+    let jobs = jobs.downgrade();
+    Asked::new(name, move |answer| {
+        jobs.upgrade().is_some_and(|jobs| jobs.send(Box::new(move |_: &Rc<Core>| answer.give())).is_ok())
+    })
 }
 
 /// The thread.

@@ -20,7 +20,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use crate::access::Caller;
 use crate::bucket::Place;
 use crate::checksums::Declared;
-use crate::conditions::Conditions;
+use crate::conditions::{Conditions, is_only_new};
 use crate::etag::{self, PartTag};
 use crate::failure::{self, of_upload};
 use crate::receive::Incoming;
@@ -144,8 +144,10 @@ impl Served {
         let caller = self.caller(&request)?;
         let (decoded, trailer) = (decoded_length(&request.headers), trailer(&request.headers));
         let (trailers, input) = (request.trailing_headers, request.input);
+        let only_new = is_only_new(input.if_match.as_ref(), input.if_none_match.as_ref());
+        let is_directory = input.key.ends_with('/');
         without(&[
-            ("a condition of a write", input.if_match.is_some() || input.if_none_match.is_some()),
+            ("this condition of a write", only_new.is_none() || (is_directory && only_new == Some(true))),
             ("a write at an offset", input.write_offset_bytes.is_some()),
         ])?;
         without_extras!(input)?;
@@ -163,7 +165,7 @@ impl Served {
         let attr = if place.is_directory {
             self.make_directory(&place, incoming, length).await?
         } else {
-            self.send(&place.path, incoming, length).await?
+            self.send(&place.path, incoming, length, only_new == Some(true)).await?
         };
         Ok(S3Response::new(PutObjectOutput {
             e_tag: tag_of(&attr),
@@ -185,7 +187,7 @@ impl Served {
                 let stat = self.client.stat(&place.path, true).await.map_err(|failure| failure::told(&failure))?;
                 if stat.attr.version().is_none() { Ok(stat.attr) } else { Err(failure::told(&failure)) }
             }
-            Err(failure) => Err(failure::told(&failure)),
+            Err(failure) => Err(failure::of_write(&failure)),
         }
     }
 
@@ -197,7 +199,7 @@ impl Served {
         let input = request.input;
         without_extras!(input)?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
-        let upload = self.client.begin_upload(&place.path).await.map_err(|failure| failure::told(&failure))?;
+        let upload = self.client.begin_upload(&place.path).await.map_err(|failure| failure::of_write(&failure))?;
         Ok(S3Response::new(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -330,7 +332,7 @@ impl Served {
             let message = "an object cannot be copied to itself: the cache carries no metadata that this could change";
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
         }
-        let attr = self.client.copy(&from.path, &to.path).await.map_err(|failure| failure::told(&failure))?;
+        let attr = self.client.copy(&from.path, &to.path).await.map_err(|failure| failure::of_write(&failure))?;
         let copied = CopyObjectResult {
             e_tag: tag_of(&attr),
             last_modified: etag::modified(&attr),

@@ -50,6 +50,15 @@ impl Conditions {
     }
 }
 
+/// Whether a write is to make an object only where there is none. `None`: it has a condition that nobody keeps.
+pub(crate) fn is_only_new(if_match: Option<&ETagCondition>, if_none_match: Option<&ETagCondition>) -> Option<bool> {
+    match (if_match, if_none_match) {
+        (None, None) => Some(false),
+        (None, Some(ETagCondition::Any)) => Some(true),
+        _ => None,
+    }
+}
+
 fn unix_seconds(timestamp: &Timestamp) -> i64 {
     OffsetDateTime::from(timestamp.clone()).unix_timestamp()
 }
@@ -113,6 +122,16 @@ mod tests {
             (Conditions { if_match: tag("b"), if_none_match: tag("a"), ..none() }, Err(Unmet::Failed)),
         ] {
             assert_eq!(checked(conditions.clone()), met, "{conditions:?}");
+        }
+    }
+
+    #[test]
+    fn of_the_conditions_of_writes_one_is_kept() {
+        let (any, one) = (Some(ETagCondition::Any), tag("a"));
+        assert_eq!(is_only_new(None, None), Some(false));
+        assert_eq!(is_only_new(None, any.as_ref()), Some(true));
+        for (if_match, if_none_match) in [(&one, &None), (&any, &None), (&None, &one), (&one, &any)] {
+            assert_eq!(is_only_new(if_match.as_ref(), if_none_match.as_ref()), None);
         }
     }
 

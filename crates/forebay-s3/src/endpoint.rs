@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
@@ -32,11 +32,15 @@ use crate::hosts::{BucketNames, Domains};
 use crate::keyring::Keyring;
 use crate::memory::BodyMemory;
 use crate::operations::{MAX_XML, Noting};
+use crate::ranges::{self, Meant};
 use crate::served::Served;
 use crate::stats::Stats;
 
 /// The header with which an answer says its number, for logs and for people who ask what happened.
 const REQUEST_ID: &str = "x-amz-request-id";
+/// The least that a client takes of an answer, in bytes a second: with it, a piece is gone within the minute that others
+/// stand in line for its memory.
+const WRITE_RATE: u64 = 32 << 10;
 /// How long a client may send nothing of a body.
 const IDLE: Duration = Duration::from_secs(30);
 /// Forms are refused before they are read; this bounds them all the same.
@@ -51,6 +55,7 @@ fn limits(connections: usize) -> HttpLimits {
         head_within: Duration::from_secs(60),
         body_within: Duration::from_secs(3600),
         write_within: Duration::from_secs(30),
+        write_rate: WRITE_RATE,
         lasts_at_most: Duration::from_secs(24 * 3600),
         ends_within: Duration::from_secs(10),
     }
@@ -202,7 +207,10 @@ async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Resp
     let has_body = !request.body().is_end_stream();
     let in_chunks = gate::is_in_chunks(request.headers());
     let answered = match gate::check(request.method(), request.uri(), request.headers()) {
-        Ok(()) => shared.service.call(request.map(|body| incoming(body, in_chunks))).await.ok(),
+        Ok(()) => {
+            settle_range(&mut request);
+            shared.service.call(request.map(|body| incoming(body, in_chunks))).await.ok()
+        }
         Err(refusal) => refusal.to_http_response().ok(),
     };
     let mut response = answered.map_or_else(failed, |response| finished(response, &id));
@@ -222,6 +230,21 @@ async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Resp
     response
 }
 
+/// Has a `Range` read as Amazon reads it. One that is signed stays as it is: with another one, the signature would be wrong.
+fn settle_range(request: &mut Request) {
+    let range = request.headers().get(RANGE).and_then(|range| range.to_str().ok());
+    let Some(meant) = range.map(ranges::meant).filter(|meant| *meant != Meant::This) else { return };
+    if gate::holds(request.uri(), request.headers(), &RANGE) {
+        return;
+    }
+    request.headers_mut().remove(RANGE);
+    if let Meant::Other(range) = meant
+        && let Ok(range) = HeaderValue::from_str(&range)
+    {
+        request.headers_mut().insert(RANGE, range);
+    }
+}
+
 /// The number of a request: 16 hexadecimal digits.
 fn request_id() -> String {
     format!("{:016X}", rand::random::<u64>())
@@ -233,9 +256,12 @@ fn failed() -> Response {
     response
 }
 
-/// The library's answer; an error has the number of its request in it.
+/// The library's answer; an error has the number of its request in it, and what is told of a part that it is one.
 fn finished(response: HttpResponse, id: &str) -> Response {
     let (mut parts, body) = response.into_parts();
+    if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
+        parts.status = StatusCode::PARTIAL_CONTENT;
+    }
     let is_error = parts.status.is_client_error() || parts.status.is_server_error();
     let xml = body.bytes().filter(|bytes| is_error && !bytes.is_empty());
     let Some(xml) = xml.and_then(|xml| with_request_id(&xml, id)) else {
@@ -326,6 +352,29 @@ mod tests {
         let mut error = HttpResponse::new(s3s::Body::from("<Error></Error>".to_owned()));
         *error.status_mut() = StatusCode::NOT_FOUND;
         assert_eq!(finished(error, "0A").headers()[CONTENT_TYPE], "application/xml");
+    }
+
+    #[test]
+    fn what_is_told_of_a_part_says_that_it_is_one() {
+        let mut response = HttpResponse::new(s3s::Body::empty());
+        response.headers_mut().insert(CONTENT_RANGE, HeaderValue::from_static("bytes 0-1/5"));
+        assert_eq!(finished(response, "0A").status(), StatusCode::PARTIAL_CONTENT);
+    }
+
+    #[test]
+    fn a_range_that_is_none_is_passed_over_unless_it_is_signed() {
+        let settled = |range: &'static str, target: &'static str| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = target.parse().unwrap();
+            request.headers_mut().insert(RANGE, HeaderValue::from_static(range));
+            settle_range(&mut request);
+            request.headers().get(RANGE).map(|range| range.to_str().unwrap().to_owned())
+        };
+        let url = "/b/k?X-Amz-SignedHeaders=host";
+        assert_eq!(settled("bytes=2-1", url), None);
+        assert_eq!(settled("bytes=2-3", url).as_deref(), Some("bytes=2-3"));
+        assert_eq!(settled("bytes=2-99999999999999999999", url).as_deref(), Some("bytes=2-"));
+        assert_eq!(settled("bytes=2-1", "/b/k?X-Amz-SignedHeaders=host%3Brange").as_deref(), Some("bytes=2-1"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! Failures of the cache as S3's errors. Pure.
 
+use axum::http::StatusCode;
 use forebay_types::{Failure, FailureKind};
 use s3s::{S3Error, S3ErrorCode};
 
@@ -37,6 +38,19 @@ pub(crate) fn told(failure: &Failure) -> S3Error {
     S3Error::with_message(code, failure.to_string())
 }
 
+/// The same of an object that is to be written where names of another kind are in its way. Amazon has no directories, and
+/// so no code for it; these are versitygw's.
+pub(crate) fn of_write(failure: &Failure) -> S3Error {
+    let (code, message) = match failure.kind() {
+        FailureKind::NotADirectory => ("ObjectParentIsFile", "what the key has as a directory is an object"),
+        FailureKind::IsADirectory => ("ExistingObjectIsDirectory", "there are keys below this one, as in a directory"),
+        _ => return told(failure),
+    };
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
+    error.set_status_code(StatusCode::CONFLICT);
+    error
+}
+
 /// The same of an upload in parts, of which what is not found is the upload.
 pub(crate) fn of_upload(failure: &Failure) -> S3Error {
     match failure.kind() {
@@ -44,7 +58,7 @@ pub(crate) fn of_upload(failure: &Failure) -> S3Error {
         FailureKind::Corrupt => {
             S3Error::with_message(S3ErrorCode::InvalidPart, "the parts are not those that were uploaded")
         }
-        _ => told(failure),
+        _ => of_write(failure),
     }
 }
 
@@ -88,5 +102,20 @@ mod tests {
         assert_eq!(code(FailureKind::NotFound), "NoSuchUpload");
         assert_eq!(code(FailureKind::Corrupt), "InvalidPart");
         assert_eq!(code(FailureKind::TooLarge), "EntityTooLarge");
+    }
+
+    #[test]
+    fn what_is_in_the_way_of_a_write_is_a_conflict_and_not_missing() {
+        let told_of = |kind| {
+            let error = of_write(&Failure::new(kind, "there is something"));
+            (error.code().as_str().to_owned(), error.status_code().map(|status| status.as_u16()))
+        };
+        assert_eq!(told_of(FailureKind::NotADirectory), ("ObjectParentIsFile".to_owned(), Some(409)));
+        assert_eq!(told_of(FailureKind::IsADirectory), ("ExistingObjectIsDirectory".to_owned(), Some(409)));
+        assert_eq!(told_of(FailureKind::ReadOnly), ("AccessDenied".to_owned(), Some(403)));
+        assert_eq!(
+            of_upload(&Failure::new(FailureKind::IsADirectory, "")).code().as_str(),
+            "ExistingObjectIsDirectory"
+        );
     }
 }

@@ -20,7 +20,7 @@
 //! | --- | --- |
 //! | Which bucket and key is which path? | `bucket.rs`, `hosts.rs` |
 //! | Who signs, and what may they? | `keyring.rs`, `access.rs` |
-//! | What is refused before it is looked at? | `gate.rs` |
+//! | What is refused before it is looked at, and what passed over? | `gate.rs`, `ranges.rs` |
 //! | What is an object's entity tag, and a part's? | `etag.rs` |
 //! | How much memory do bodies have? | `memory.rs`, `chunks.rs` |
 //! | What is a failure of the cache to a client? | `failure.rs` |
@@ -49,6 +49,7 @@ mod lists;
 mod memory;
 mod operations;
 mod part_copy;
+mod ranges;
 mod reads;
 mod receive;
 mod sending;

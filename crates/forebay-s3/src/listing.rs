@@ -2,14 +2,14 @@
 //!
 //! An origin tells the names of a directory in an order of its own, and a listing of S3 is in the order of keys. So a
 //! directory is read to its end for each page, and of its names only the smallest are kept that the page can need
-//! ([`Smallest`]): memory is bound by the page and not by the directory. Without a delimiter, directories are walked
-//! depth first, in the order of their keys.
+//! ([`Smallest`]): memory is bound by the page and not by the directory. Directories are walked depth first, in the order
+//! of their keys; those whose own key has the delimiter in it are a common prefix, and not entered.
 //!
 //! A directory is the common prefix `name/`, and no object. One that is empty is the object `name/`, of no bytes, as a
 //! marker that some client put there: the namespace does not tell markers from directories that keys below imply, and
 //! an empty directory has one.
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
 
@@ -36,8 +36,8 @@ pub(crate) trait Names: Sync {
 pub(crate) struct Query {
     /// Keys begin with it.
     pub(crate) prefix: String,
-    /// Keys with a `/` after the prefix are told as one common prefix.
-    pub(crate) delimited: bool,
+    /// Keys that have it after the prefix are told as one common prefix, up to its end. Not empty.
+    pub(crate) delimiter: Option<String>,
     /// Only what comes after this.
     pub(crate) after: String,
     /// How many, at most.
@@ -49,7 +49,7 @@ pub(crate) struct Query {
 pub(crate) enum Listed {
     /// An object.
     Object(String, Attr),
-    /// A common prefix, with the `/` that ends it.
+    /// A common prefix, with the delimiter that ends it.
     Prefix(String),
 }
 
@@ -93,36 +93,24 @@ pub(crate) fn key_of_token(token: &str) -> Option<String> {
     String::from_utf8(bytes?).ok()
 }
 
-/// A name of a directory, as a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A name of a directory, as a key, or the common prefix that it is told as.
 struct Child {
-    /// With a `/` at its end, if it is a directory.
     key: String,
-    path: FsPath,
-    attr: Attr,
+    what: What,
 }
 
-impl Child {
-    fn is_directory(&self) -> bool {
-        self.key.ends_with('/')
-    }
+/// What a key is.
+enum What {
+    Object(Attr),
+    /// To be entered. Its key ends in `/`.
+    Directory(FsPath),
+    /// Of one name or more.
+    Prefix,
 }
 
-impl PartialOrd for Child {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Child {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key.cmp(&other.key)
-    }
-}
-
-/// The smallest of what is offered, so many at most.
+/// The smallest of what is offered, so many at most, and each key once.
 struct Smallest {
-    kept: BinaryHeap<Child>,
+    kept: BTreeMap<String, What>,
     most: usize,
     /// Some were not kept.
     left_out: bool,
@@ -130,13 +118,13 @@ struct Smallest {
 
 impl Smallest {
     fn of(most: usize) -> Self {
-        Self { kept: BinaryHeap::new(), most, left_out: false }
+        Self { kept: BTreeMap::new(), most, left_out: false }
     }
 
     fn offer(&mut self, child: Child) {
-        self.kept.push(child);
+        self.kept.insert(child.key, child.what);
         if self.kept.len() > self.most {
-            self.kept.pop();
+            self.kept.pop_last();
             self.left_out = true;
         }
     }
@@ -195,7 +183,11 @@ impl<N: Names> Walk<'_, N> {
             if self.listed.len() > self.query.max {
                 return Ok(());
             }
-            let Some(child) = frame.children.pop_front() else {
+            // All that is left in it is told already.
+            if self.is_told(&frame.prefix) {
+                continue;
+            }
+            let Some(Child { key, what }) = frame.children.pop_front() else {
                 if let Some(after) = frame.more_after.take()
                     && self.read(&mut frame, after).await?
                 {
@@ -204,15 +196,29 @@ impl<N: Names> Walk<'_, N> {
                 continue;
             };
             frames.push(frame);
-            if !child.is_directory() {
-                self.listed.push(Listed::Object(child.key, child.attr));
-            } else if self.query.delimited {
-                self.listed.push(Listed::Prefix(child.key));
-            } else if self.names.shows(&child.path) {
-                frames.extend(self.enter(child.path, child.key, String::new()).await?);
+            match what {
+                _ if self.is_told(&key) => {}
+                What::Object(attr) => self.listed.push(Listed::Object(key, attr)),
+                What::Prefix => self.listed.push(Listed::Prefix(key)),
+                What::Directory(path) if self.names.shows(&path) => {
+                    frames.extend(self.enter(path, key, String::new()).await?);
+                }
+                What::Directory(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// Whether the common prefix of a key is what was listed last.
+    fn is_told(&self, key: &str) -> bool {
+        matches!(self.listed.last(), Some(Listed::Prefix(prefix)) if key.starts_with(&**prefix))
+    }
+
+    /// The common prefix that a key is told as; `None` where it is told itself.
+    fn common_prefix<'k>(&self, key: &'k str) -> Option<&'k str> {
+        let delimiter = self.query.delimiter.as_deref()?;
+        let at = key.strip_prefix(&*self.query.prefix)?.find(delimiter)?;
+        key.get(..self.query.prefix.len() + at + delimiter.len())
     }
 
     /// Begins a directory. `None`: there is nothing in it. Where it is empty, it is listed itself.
@@ -251,26 +257,30 @@ impl<N: Names> Walk<'_, N> {
             self.listed.push(Listed::Object(frame.prefix.clone(), Attr::directory()));
         }
         let left_out = smallest.left_out;
-        frame.children = smallest.kept.into_sorted_vec().into();
+        frame.children = smallest.kept.into_iter().map(|(key, what)| Child { key, what }).collect();
         frame.more_after = frame.children.back().filter(|_| left_out).map(|child| child.key.clone());
         Ok(!frame.children.is_empty())
     }
 
-    /// A name as a key, if the page may list it or what is below it.
+    /// A name as a key or a common prefix, if the page may list it or what is below it, and it comes after `from`.
     fn child(&self, frame: &Frame, entry: DirEntry, from: &str) -> Option<Child> {
         // Keys are text: what is none cannot be asked for either.
         let name = std::str::from_utf8(&entry.name).ok().filter(|name| name.starts_with(&frame.stem))?;
         let is_directory = entry.attr.version().is_none();
         let key = format!("{}{name}{}", frame.prefix, if is_directory { "/" } else { "" });
         let after = &self.query.after;
-        // A directory whose key came before may have names that come after.
-        let has_later_names = after.starts_with(&key) && !(self.query.delimited && key == *after);
-        let comes_after = key > *after || (is_directory && has_later_names);
-        if !comes_after || *key <= *from {
+        // The page begins within it: what comes after is seen only inside, also whether anything does.
+        let leads_on = is_directory && after.starts_with(&key);
+        let prefix = self.common_prefix(&key);
+        if prefix.is_some_and(|prefix| prefix == after) || (key <= *after && !leads_on) {
             return None;
         }
-        let path = frame.path.join(&entry.name).ok()?;
-        Some(Child { key, path, attr: entry.attr })
+        let child = match prefix {
+            Some(prefix) if !leads_on => Child { key: prefix.to_owned(), what: What::Prefix },
+            _ if is_directory => Child { what: What::Directory(frame.path.join(&entry.name).ok()?), key },
+            _ => Child { key, what: What::Object(entry.attr) },
+        };
+        (*child.key > *from).then_some(child)
     }
 }
 

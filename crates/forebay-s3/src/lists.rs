@@ -108,12 +108,9 @@ fn max_keys(asked: Option<i32>) -> S3Result<usize> {
     Ok(asked.min(MAX_KEYS))
 }
 
-fn is_delimited(delimiter: Option<&str>) -> S3Result<bool> {
-    match delimiter {
-        None | Some("") => Ok(false),
-        Some("/") => Ok(true),
-        Some(_) => Err(S3Error::with_message(S3ErrorCode::NotImplemented, "the only delimiter here is `/`")),
-    }
+/// An empty delimiter is none, as Amazon has it.
+fn delimiter(asked: Option<&String>) -> Option<String> {
+    asked.filter(|delimiter| !delimiter.is_empty()).cloned()
 }
 
 impl Served {
@@ -131,8 +128,8 @@ impl Served {
             None => start,
         };
         let max = max_keys(input.max_keys)?;
-        let delimited = is_delimited(input.delimiter.as_deref())?;
-        let query = Query { prefix: input.prefix.clone().unwrap_or_default(), delimited, after, max };
+        let delimiter = delimiter(input.delimiter.as_ref());
+        let query = Query { prefix: input.prefix.clone().unwrap_or_default(), delimiter, after, max };
         let encoding = Encoding::of(input.encoding_type.as_ref());
         let told = self.list(&caller, &input.bucket, &query, fresh, encoding).await?;
         Ok(S3Response::new(ListObjectsV2Output {
@@ -144,7 +141,7 @@ impl Served {
             common_prefixes: Some(told.prefixes),
             start_after: input.start_after.map(|key| encoding.write(&key)),
             prefix: input.prefix.map(|prefix| encoding.write(&prefix)),
-            delimiter: input.delimiter,
+            delimiter: input.delimiter.map(|delimiter| encoding.write(&delimiter)),
             encoding_type: input.encoding_type,
             max_keys: i32::try_from(max).ok(),
             name: Some(input.bucket),
@@ -159,9 +156,9 @@ impl Served {
         let caller = self.caller(&request)?;
         let (fresh, input) = (wants_fresh(&request.headers), request.input);
         let max = max_keys(input.max_keys)?;
-        let delimited = is_delimited(input.delimiter.as_deref())?;
+        let delimiter = delimiter(input.delimiter.as_ref());
         let after = input.marker.clone().unwrap_or_default();
-        let query = Query { prefix: input.prefix.clone().unwrap_or_default(), delimited, after, max };
+        let query = Query { prefix: input.prefix.clone().unwrap_or_default(), delimiter, after, max };
         let encoding = Encoding::of(input.encoding_type.as_ref());
         let told = self.list(&caller, &input.bucket, &query, fresh, encoding).await?;
         Ok(S3Response::new(ListObjectsOutput {
@@ -171,7 +168,7 @@ impl Served {
             common_prefixes: Some(told.prefixes),
             marker: Some(encoding.write(&query.after)),
             prefix: input.prefix.map(|prefix| encoding.write(&prefix)),
-            delimiter: input.delimiter,
+            delimiter: input.delimiter.map(|delimiter| encoding.write(&delimiter)),
             encoding_type: input.encoding_type,
             max_keys: i32::try_from(max).ok(),
             name: Some(input.bucket),
@@ -301,7 +298,10 @@ mod tests {
         let of = |asked| max_keys(asked).ok();
         assert_eq!((of(None), of(Some(0)), of(Some(7)), of(Some(5000))), (Some(1000), Some(0), Some(7), Some(1000)));
         assert_eq!(of(Some(-1)), None);
-        assert_eq!((is_delimited(None).ok(), is_delimited(Some("/")).ok()), (Some(false), Some(true)));
-        assert!(is_delimited(Some("|")).is_err());
+        let of = |text: &str| delimiter(Some(&text.to_owned()));
+        assert_eq!(
+            (of("|").as_deref(), of("/").as_deref(), of(""), delimiter(None)),
+            (Some("|"), Some("/"), None, None)
+        );
     }
 }

@@ -2,8 +2,8 @@
 //! While a part is sent, the next one is received.
 
 use forebay_client::Client;
-use forebay_types::{Attr, FsPath};
-use s3s::S3Result;
+use forebay_types::{Attr, FailureKind, FsPath};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::failure;
 use crate::receive::Incoming;
@@ -38,21 +38,41 @@ impl Drop for Upload {
 }
 
 impl Served {
-    /// Makes `path` a file of what comes in, all of it.
+    /// Makes `path` a file of what comes in, all of it; with `only_new`, where there is none.
     ///
     /// # Errors
     /// When it does not come as it should, and those of the origin.
-    pub(crate) async fn send(&self, path: &FsPath, mut incoming: Incoming<'_>, length: u64) -> S3Result<Attr> {
-        let part = self.part_size.min(MAX_PART);
+    pub(crate) async fn send(
+        &self,
+        path: &FsPath,
+        mut incoming: Incoming<'_>,
+        length: u64,
+        only_new: bool,
+    ) -> S3Result<Attr> {
+        // The condition is of one request to the origin.
+        let part = if only_new { MAX_PART } else { self.part_size.min(MAX_PART) };
+        if only_new && length > part {
+            let message = format!("`If-None-Match: *` is kept for objects of up to {part} bytes");
+            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, message));
+        }
         // Two parts: one that is sent, and one that comes.
         let share = self.memory.share_of_incoming(length.min(2 * part)).await;
         let _share = share.map_err(|failure| failure::told(&failure))?;
         if length <= part {
             let bytes = incoming.part(length).await?;
             incoming.finish().await?;
-            return self.client.put(path, bytes).await.map_err(|failure| failure::told(&failure));
+            let made = match only_new {
+                true => self.client.create(path, bytes).await,
+                false => self.client.put(path, bytes).await,
+            };
+            return made.map_err(|failure| match failure.kind() {
+                FailureKind::Exists if only_new => {
+                    S3Error::with_message(S3ErrorCode::PreconditionFailed, "there is an object with this key")
+                }
+                _ => failure::of_write(&failure),
+            });
         }
-        let id = self.client.begin_upload(path).await.map_err(|failure| failure::told(&failure))?;
+        let id = self.client.begin_upload(path).await.map_err(|failure| failure::of_write(&failure))?;
         let mut upload = Upload { client: self.client.clone(), path: path.clone(), id, is_over: false };
         let mut tags = Vec::new();
         let mut bytes = incoming.part(part).await?;
@@ -60,7 +80,7 @@ impl Served {
         for number in 1.. {
             let sending = async {
                 let sent = self.client.upload_part(path, &upload.id, number, bytes).await;
-                sent.map_err(|failure| failure::told(&failure))
+                sent.map_err(|failure| failure::of_write(&failure))
             };
             let (tag, next) = tokio::try_join!(sending, incoming.part(part))?;
             tags.push(tag);
@@ -71,7 +91,7 @@ impl Served {
         }
         incoming.finish().await?;
         let completed = self.client.complete_upload(path, &upload.id, length, &tags).await;
-        let attr = completed.map_err(|failure| failure::told(&failure))?;
+        let attr = completed.map_err(|failure| failure::of_write(&failure))?;
         upload.is_over = true;
         Ok(attr)
     }

@@ -20,7 +20,8 @@ use crate::walk::Entry;
 pub enum Existing {
     /// It is replaced.
     Replaced,
-    /// It stays, and writing fails with EEXIST. The origin is asked before the first byte: two who do so at once may both find nothing.
+    /// It stays, and writing fails with EEXIST. The origin is asked before the first byte, and once more with the last one: of two who
+    /// do so at once, one does, if the file is no longer than a part and the origin has such a promise; else both may find nothing.
     Kept,
 }
 
@@ -47,7 +48,8 @@ impl Session {
                 Err(failure) => return Err(of_path(failure, &path)),
             }
         }
-        let upload = Upload::new(self.client.clone(), fs_path, Arc::clone(&self.writing));
+        let only_new = existing == Existing::Kept;
+        let upload = Upload::new(self.client.clone(), fs_path, Arc::clone(&self.writing), only_new);
         Ok(Writer { session: self, path, upload: Mutex::new(Some(upload)) })
     }
 

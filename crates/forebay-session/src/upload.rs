@@ -67,14 +67,17 @@ pub(crate) struct Upload {
     path: FsPath,
     writing: Arc<Writing>,
     parts: Parts,
+    /// There is to be nothing of its name.
+    only_new: bool,
     /// Once it has a part that is not its last.
     begun: Option<Begun>,
 }
 
 impl Upload {
-    pub(crate) fn new(client: Client, path: FsPath, writing: Arc<Writing>) -> Self {
+    /// `only_new`: the origin's word counts that there is nothing of its name, where it gives one: for what is sent in one request.
+    pub(crate) fn new(client: Client, path: FsPath, writing: Arc<Writing>, only_new: bool) -> Self {
         let parts = Parts::new(Arc::clone(&writing.schedule));
-        Self { client, path, writing, parts, begun: None }
+        Self { client, path, writing, parts, only_new, begun: None }
     }
 
     /// Adds `bytes` at the end. Waits for memory, and not for the origin. If the future is dropped, the upload has to be, too.
@@ -101,7 +104,7 @@ impl Upload {
         let ((number, rest), size) = (self.parts.rest(), self.parts.size());
         let attr = if self.begun.is_none() {
             let _memory = self.writing.memory(rest.len()).await;
-            self.client.put(&self.path, rest).await?
+            self.put(rest).await?
         } else {
             self.send(number, rest).await?;
             let begun = self.begun.take().ok_or_else(|| fault(&self.path))?;
@@ -113,6 +116,21 @@ impl Upload {
                 let message = format!("{}: {size} bytes were uploaded, and the origin says it has others", self.path);
                 Err(Failure::new(FailureKind::Internal, message))
             }
+        }
+    }
+
+    /// All of it, in one request.
+    async fn put(&self, bytes: Bytes) -> Result<Attr, Failure> {
+        if !self.only_new {
+            return self.client.put(&self.path, bytes).await;
+        }
+        match self.client.create(&self.path, bytes.clone()).await {
+            // Nobody promises it, or the worker is of a release that does not know it: that it was not there before has to do. What else
+            // is wrong with a file is so when it is put, too.
+            Err(failure) if matches!(failure.kind(), FailureKind::Unsupported | FailureKind::InvalidArgument) => {
+                self.client.put(&self.path, bytes).await
+            }
+            created => created,
         }
     }
 

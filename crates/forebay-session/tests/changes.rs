@@ -82,6 +82,21 @@ fn what_is_put_is_at_the_origin_and_is_what_is_read_next() {
 }
 
 #[test]
+fn of_those_who_make_a_file_only_where_there_is_none_one_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = started(directory.path(), &[]);
+    let create = || wait(Arc::clone(&session).create(b"/file".to_vec(), Existing::Kept)).unwrap();
+    // All of them have found nothing of its name.
+    let (first, second) = (create(), create());
+    wait(first.write(content(5))).unwrap();
+    wait(second.write(content(6))).unwrap();
+    wait(first.finish()).unwrap();
+    let refused = wait(second.finish()).map(drop).unwrap_err();
+    assert_eq!(refused.errno, libc::EEXIST, "{refused:?}");
+    assert_eq!(std::fs::read(directory.path().join("file")).unwrap(), content(5));
+}
+
+#[test]
 fn nothing_is_seen_of_a_file_that_is_not_finished_or_is_given_up() {
     let directory = tempfile::tempdir().unwrap();
     let session = started(directory.path(), &[]);

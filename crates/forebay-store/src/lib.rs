@@ -63,7 +63,7 @@ pub use held::{HeldBlock, HeldRun};
 #[cfg(feature = "simulation")]
 pub use io::medium::{Medium, SlabMedium};
 pub use keep::{Account, Keep};
-pub use options::{DiskOptions, Eviction, StoreOptions};
+pub use options::{DiskOptions, Eviction, Prewarm, StoreOptions};
 pub use read::StoreRead;
 pub use shown::Shown;
 pub use slice::DiskSlice;

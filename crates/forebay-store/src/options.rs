@@ -27,6 +27,19 @@ pub enum Eviction {
     Fifo,
 }
 
+/// When the kernel is to back a store's memory. What it does not back yet it clears when a thread fills it for the first time, and that
+/// thread waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prewarm {
+    /// As it is filled.
+    #[default]
+    AsFilled,
+    /// All of it in the background, once a tenth is in use: then it is going to be filled, and faster than it is cleared.
+    OnceUsed,
+    /// All of it in the background, from the start on.
+    AtStart,
+}
+
 /// What a store is made of.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -42,9 +55,8 @@ pub struct StoreOptions {
     pub io: IoBackend,
     /// How bytes on disk get to a reader.
     pub serve: ServeMode,
-    /// Whether to have the kernel back all of the pool with memory from the start, in the background. Otherwise the
-    /// thread that fills a part of it for the first time waits for that.
-    pub prewarm: bool,
+    /// When the kernel is to back the pool with memory.
+    pub prewarm: Prewarm,
     /// Whether reads from memory check the CRC of the sectors that they touch. Reads from disk always do.
     pub verify_reads: bool,
     /// A sector that was found right is not checked again for up to so long; zero: each read checks. The time passes on the
@@ -78,7 +90,7 @@ impl StoreOptions {
             block_size: MAX_BLOCK_SIZE,
             io: IoBackend::default(),
             serve: ServeMode::default(),
-            prewarm: false,
+            prewarm: Prewarm::AsFilled,
             verify_reads: false,
             verify_interval: Duration::ZERO,
             eviction: Eviction::default(),

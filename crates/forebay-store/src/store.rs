@@ -18,9 +18,12 @@ use crate::read::Patience;
 use crate::run::{DiskRun, Run};
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
-    Account, DiskSlice, HeldBlock, Keep, Shown, StoreError, StoreOptions, StoreRead, StoreStats, evict, held, read,
-    slice, writer,
+    Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, evict, held,
+    read, slice, writer,
 };
+
+/// The part of memory that shows that it is going to be filled.
+const USED_PART: u64 = 10;
 
 /// A block store. Clones are one store; when the last is dropped its tasks are stopped.
 #[derive(Clone)]
@@ -368,7 +371,7 @@ impl Store {
 }
 
 impl Tasks {
-    fn start(core: &Arc<Core>, ends: Vec<UnboundedReceiver<Job>>, prewarm: bool) -> Self {
+    fn start(core: &Arc<Core>, ends: Vec<UnboundedReceiver<Job>>, prewarm: Prewarm) -> Self {
         let stop = CancellationToken::new();
         let mut handles = vec![
             tokio::spawn(evict::run(Arc::clone(core), stop.clone())),
@@ -377,16 +380,26 @@ impl Tasks {
         for (disk, end) in ends.into_iter().enumerate() {
             handles.push(tokio::spawn(writer::run(Arc::clone(core), disk, end, stop.clone())));
         }
-        if prewarm {
-            let (pool, stop) = (core.pool.clone(), stop.clone());
-            handles.push(tokio::task::spawn_blocking(move || {
-                if let Err(error) = pool.warm_up(pool.capacity(), || !stop.is_cancelled()) {
-                    tracing::warn!(%error, "cannot have all of the cache's memory now");
-                }
-            }));
+        if prewarm != Prewarm::AsFilled {
+            let from = if prewarm == Prewarm::AtStart { 0 } else { core.pool.capacity().as_u64() / USED_PART };
+            handles.push(tokio::spawn(warm_up(core.pool.clone(), from, stop.clone())));
         }
         Self { stop, handles: Mutex::new(handles) }
     }
+}
+
+/// Has the kernel back all of the memory once so many bytes of it are in use.
+async fn warm_up(pool: Pool, from: u64, stop: CancellationToken) {
+    if stop.run_until_cancelled(pool.reaches(from)).await.is_none() {
+        return;
+    }
+    let warming = tokio::task::spawn_blocking(move || {
+        if let Err(error) = pool.warm_up(pool.capacity(), || !stop.is_cancelled()) {
+            tracing::warn!(%error, "cannot have all of the cache's memory now");
+        }
+    });
+    // An error would be a panic, which has been reported.
+    let _ = warming.await;
 }
 
 async fn count_epochs(core: Arc<Core>, stop: CancellationToken) {

@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use common::*;
-use forebay_store::{Coverage, Store, StoreOptions};
-use forebay_types::FileId;
+use forebay_memory::{Pool, PoolOptions, Sharing};
+use forebay_store::{Coverage, Prewarm, Store, StoreOptions};
+use forebay_types::{ByteSize, FileId};
 
 #[tokio::test]
 async fn what_was_published_is_read_and_nothing_else() {
@@ -23,6 +26,31 @@ async fn what_was_published_is_read_and_nothing_else() {
         assert!(check(&store, &key, offset, length).await.is_none(), "{offset} {length}");
     }
     assert!(store.try_read(&common::key(1, 8), S, 1).is_none());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn memory_is_taken_ahead_once_a_tenth_of_it_is_used() {
+    let size = ByteSize::mib(64);
+    let options = PoolOptions { huge_pages: false, sharing: Sharing::Always, ..PoolOptions::fixed(size) };
+    let pool = Pool::new(options).unwrap();
+    let file = File::from(pool.descriptor().unwrap().try_clone_to_owned().unwrap());
+    let backed = || file.metadata().unwrap().blocks() * 512;
+    let store =
+        Store::open(StoreOptions { prewarm: Prewarm::OnceUsed, ..StoreOptions::in_memory(pool) }).await.unwrap();
+    fill(&store, key(1, 0), sectors(0, 128), BLOCK).await;
+    // The task has had its turns.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(backed() < size.as_u64() / 10, "{} of it", backed());
+    fill(&store, key(1, 1), sectors(0, 128), BLOCK).await;
+    let all = async {
+        while backed() < size.as_u64() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("all of it is taken");
     store.close().await;
 }
 

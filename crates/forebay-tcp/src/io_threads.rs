@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_locks::Mutex;
+use forebay_locks::heartbeat::{Asked, Excused};
 use futures::future::BoxFuture;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -42,6 +43,7 @@ struct IoThread {
     queue: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
     /// Its tasks that have not ended.
     tasks: Arc<AtomicUsize>,
+    _heartbeat: Asked,
 }
 
 /// Threads to spawn tasks on.
@@ -68,9 +70,16 @@ impl IoThreads {
         for number in 0..count(configured, processors) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let (queue, tasks) = mpsc::unbounded_channel();
-            let thread = std::thread::Builder::new().name(format!("tcp-{number}"));
-            let thread = thread.spawn(move || run(&runtime, tasks))?;
-            io_threads.push(IoThread { queue, tasks: Arc::default() });
+            let name = format!("tcp-{number}");
+            let thread = std::thread::Builder::new().name(name.clone());
+            let excused = Excused::default();
+            let own = excused.clone();
+            let thread = thread.spawn(move || {
+                own.is_of_this_thread();
+                run(&runtime, tasks);
+            })?;
+            let _heartbeat = heartbeat(name, excused, &queue);
+            io_threads.push(IoThread { queue, tasks: Arc::default(), _heartbeat });
             handles.push(thread);
         }
         Ok((Self(io_threads), ThreadHandles(Mutex::new(handles))))
@@ -91,6 +100,14 @@ impl IoThreads {
             drop(counted);
         }));
     }
+}
+
+/// The signs of life of the thread that takes from `queue`, which does not keep it from ending.
+fn heartbeat(name: String, excused: Excused, queue: &mpsc::UnboundedSender<BoxFuture<'static, ()>>) -> Asked {
+    let queue = queue.downgrade();
+    Asked::unless_excused(name, excused, move |answer| {
+        queue.upgrade().is_some_and(|queue| queue.send(Box::pin(async move { answer.give() })).is_ok())
+    })
 }
 
 /// The loop of one thread.
@@ -158,6 +175,8 @@ impl Drop for ThreadHandles {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    use forebay_locks::heartbeat::{ThreadWatch, samples};
     use tokio::sync::oneshot;
 
     #[test]
@@ -205,6 +224,38 @@ mod tests {
         told.await.unwrap();
         drop(io_threads);
         handles.join().await;
+    }
+
+    #[test]
+    fn a_thread_whose_task_hangs_is_found_and_one_that_is_idle_is_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (queue, tasks) = mpsc::unbounded_channel::<BoxFuture<'static, ()>>();
+        let thread = std::thread::spawn(move || run(&runtime, tasks));
+        let name = "hangs-in-a-test";
+        let asked = heartbeat(name.to_owned(), Excused::default(), &queue);
+        let mut watch = ThreadWatch::default();
+        let mut hangs = || !watch.look(samples().into_iter().filter(|sample| sample.name == name).collect()).is_empty();
+        let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+        let (begins, begun) = std::sync::mpsc::channel();
+        let task = async move {
+            begins.send(()).unwrap();
+            // As nothing on an I/O thread may.
+            let _ = may_go_on.recv();
+        };
+        assert!(queue.send(Box::pin(task)).is_ok());
+        begun.recv().unwrap();
+        assert!([hangs(), hangs(), hangs()].contains(&true));
+        go_on.send(()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while hangs() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Its signs of life do not keep it.
+        drop(queue);
+        thread.join().unwrap();
+        assert!(!hangs());
+        drop(asked);
     }
 
     #[test]

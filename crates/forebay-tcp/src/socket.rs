@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use forebay_locks::heartbeat::excuse;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
@@ -128,6 +129,8 @@ pub(crate) fn send_file(stream: &TcpStream, file: &File, offset: u64, count: usi
 
 /// The same whatever tokio takes the socket for.
 pub(crate) fn send_file_unasked(stream: &TcpStream, file: &File, offset: u64, count: usize) -> io::Result<usize> {
+    // A slow disk is no reason to end the process, though it holds up all connections of the thread.
+    let _excuse = excuse();
     let mut offset = offset;
     Ok(rustix::io::retry_on_intr(|| rustix::fs::sendfile(stream, file, Some(&mut offset), count))?)
 }

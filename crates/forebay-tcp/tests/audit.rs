@@ -65,7 +65,7 @@ fn remove(path: &str) -> Request {
 }
 
 fn upload(path: &str, length: usize) -> Request {
-    let upload = UploadRequest { path: path.into(), part: None, bytes: Bytes::from(vec![7; length]) };
+    let upload = UploadRequest { path: path.into(), part: None, only_new: false, bytes: Bytes::from(vec![7; length]) };
     upload.request(LONG)
 }
 

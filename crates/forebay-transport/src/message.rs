@@ -2,16 +2,23 @@
 //!
 //! Paths and names are bytes. Decoding never panics; every length is checked by the decoder against what is there.
 
+mod names;
+mod octets;
 mod paths;
 mod writes;
 
+pub use names::{ListReply, PageOfNames};
 pub use paths::{MAX_PATHS, PathAddress, PathsReply, VERBS_VERSION, VerbsPaths};
 pub use writes::{Change, ChangeReply, MAX_PARTS, UploadRequest};
 
-use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileId, FileKind, FileVersion, MAX_REPLICAS, SectorRange};
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_types::{Attr, Failure, FailureKind, FileId, FileKind, FileVersion, MAX_REPLICAS, SectorRange};
+use serde::{Deserialize, Serialize};
+
+use self::octets::Octets;
 
 /// Bytes of a name of a host, a card or a worker, at most.
 const MAX_NAME: usize = 255;
@@ -25,17 +32,6 @@ pub struct ListRequest {
     pub token: Option<String>,
     /// At most so many entries.
     pub max: u32,
-}
-
-/// One page of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListReply {
-    /// The names.
-    pub entries: Vec<DirEntry>,
-    /// Where the next page starts; `None` after the last.
-    pub next: Option<String>,
-    /// How long the answer may be believed.
-    pub valid_for: Duration,
 }
 
 /// What a path is.
@@ -110,31 +106,27 @@ struct WireFreeOfFiles {
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireAttr {
+struct WireAttr<'a> {
     /// The description of the version; `None` for a directory.
-    version: Option<Vec<u8>>,
+    #[serde(borrow)]
+    version: Option<Octets<'a>>,
     modified_nanos: i64,
     replicas: u8,
     writable: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireStat {
-    attr: WireAttr,
+struct WireStat<'a> {
+    #[serde(borrow)]
+    attr: WireAttr<'a>,
     valid_for: Duration,
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireStatRead {
-    stat: WireStat,
+struct WireStatRead<'a> {
+    #[serde(borrow)]
+    stat: WireStat<'a>,
     checksums: Vec<u8>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct WireList {
-    entries: Vec<(Vec<u8>, WireAttr)>,
-    next: Option<String>,
-    valid_for: Duration,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -143,10 +135,10 @@ struct WireCoverage {
     disk: Vec<(u32, u32)>,
 }
 
-impl From<&Attr> for WireAttr {
+impl From<&Attr> for WireAttr<'_> {
     fn from(attr: &Attr) -> Self {
         Self {
-            version: attr.version().map(FileVersion::encode),
+            version: attr.version().map(|version| Octets(Cow::Owned(version.encode()))),
             modified_nanos: attr.modified_nanos,
             replicas: attr.replicas,
             writable: attr.writable,
@@ -154,16 +146,18 @@ impl From<&Attr> for WireAttr {
     }
 }
 
-impl TryFrom<WireAttr> for Attr {
-    type Error = Failure;
-
-    fn try_from(wire: WireAttr) -> Result<Self, Failure> {
-        let kind = match wire.version {
+impl WireAttr<'_> {
+    /// The attributes; of a file that lies beside that of `beside`, if there is one.
+    fn attr_beside(self, beside: Option<&FileVersion>) -> Result<Attr, Failure> {
+        let kind = match self.version {
             None => FileKind::Directory,
-            Some(bytes) => FileKind::File(FileVersion::decode(&bytes).map_err(|error| malformed("attributes", error))?),
+            Some(bytes) => {
+                let version = FileVersion::decode_beside(&bytes.0, beside);
+                FileKind::File(version.map_err(|error| malformed("attributes", error))?)
+            }
         };
-        let replicas = wire.replicas.clamp(1, MAX_REPLICAS);
-        Ok(Self { kind, modified_nanos: wire.modified_nanos, replicas, writable: wire.writable })
+        let replicas = self.replicas.clamp(1, MAX_REPLICAS);
+        Ok(Attr { kind, modified_nanos: self.modified_nanos, replicas, writable: self.writable })
     }
 }
 
@@ -256,28 +250,8 @@ impl AdoptRequest {
     }
 }
 
-impl ListReply {
-    /// The body of the reply.
-    #[must_use]
-    pub fn encode(&self) -> Bytes {
-        let entries = self.entries.iter().map(|entry| (entry.name.to_vec(), WireAttr::from(&entry.attr))).collect();
-        encode(&WireList { entries, next: self.next.clone(), valid_for: self.valid_for })
-    }
-
-    /// Reads it back.
-    ///
-    /// # Errors
-    /// [`FailureKind::InvalidArgument`] for anything else.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wire: WireList = decode("list reply", bytes)?;
-        let entry = |(name, attr): (Vec<u8>, WireAttr)| Ok(DirEntry { name: name.into(), attr: attr.try_into()? });
-        let entries = wire.entries.into_iter().map(entry).collect::<Result<_, Failure>>()?;
-        Ok(Self { entries, next: wire.next, valid_for: wire.valid_for })
-    }
-}
-
 impl StatReply {
-    fn to_wire(&self) -> WireStat {
+    fn to_wire(&self) -> WireStat<'_> {
         WireStat { attr: WireAttr::from(&self.attr), valid_for: self.valid_for }
     }
 
@@ -292,8 +266,8 @@ impl StatReply {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wire: WireStat = decode("stat reply", bytes)?;
-        Ok(Self { attr: wire.attr.try_into()?, valid_for: wire.valid_for })
+        let wire: WireStat<'_> = decode("stat reply", bytes)?;
+        Ok(Self { attr: wire.attr.attr_beside(None)?, valid_for: wire.valid_for })
     }
 }
 
@@ -310,7 +284,7 @@ impl StatReadReply {
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let WireStatRead { stat, checksums } = decode("reply about a small file", bytes)?;
-        let stat = StatReply { attr: stat.attr.try_into()?, valid_for: stat.valid_for };
+        let stat = StatReply { attr: stat.attr.attr_beside(None)?, valid_for: stat.valid_for };
         Ok(Self { stat, checksums: checksums.into() })
     }
 }
@@ -340,7 +314,7 @@ impl CoverageReply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_types::VersionTag;
+    use forebay_types::{DirEntry, VersionTag};
     use proptest::prelude::*;
 
     fn file(size: u64) -> Attr {

@@ -71,7 +71,7 @@ mod tests {
         let free = FreeRequest { files: files.iter().map(|file| (*file, 1)).collect(), below: Some(path()) };
         assert_eq!(of(Op::Free, free.encode()), Subject { files, file_count: 2, ..named.clone() });
 
-        let upload = UploadRequest { path: path(), part: None, bytes: Bytes::from_static(b"bytes") };
+        let upload = UploadRequest { path: path(), part: None, only_new: false, bytes: Bytes::from_static(b"bytes") };
         let request = upload.request(Duration::ZERO);
         // As a server gets it; and its checksum is not looked at.
         let body = [&request.body[..], b"other"].concat();

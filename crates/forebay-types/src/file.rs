@@ -6,7 +6,9 @@
 //! name that is not theirs.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+use blake3::hazmat::{ContextKey, HasherExt as _, hash_derive_key_context};
 
 /// The 128-bit name of a file version: the first half of the BLAKE3 hash of its description.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +67,9 @@ pub enum FileVersionError {
     TagKind(u8),
 }
 
+/// What ids are hashed with: the hash of what they are for, which is the same for all of them.
+static ID_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("forebay 2026 file version"));
+
 const TAG_ETAG: u8 = 1;
 const TAG_MODIFIED: u8 = 2;
 
@@ -72,7 +77,7 @@ impl FileVersion {
     /// The name of this version.
     #[must_use]
     pub fn id(&self) -> FileId {
-        let mut hasher = blake3::Hasher::new_derive_key("forebay 2026 file version");
+        let mut hasher = blake3::Hasher::new_from_context_key(&ID_KEY);
         hasher.update(&self.encode());
         let mut id = [0; 16];
         id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
@@ -111,8 +116,20 @@ impl FileVersion {
     /// # Errors
     /// [`FileVersionError`] for anything else; no input makes it panic.
     pub fn decode(bytes: &[u8]) -> Result<Self, FileVersionError> {
+        Self::decode_beside(bytes, None)
+    }
+
+    /// The same. All names of a directory are of one origin: that of `beside` is shared, if it is the one.
+    ///
+    /// # Errors
+    /// As for [`FileVersion::decode`].
+    pub fn decode_beside(bytes: &[u8], beside: Option<&Self>) -> Result<Self, FileVersionError> {
         let mut rest = bytes;
-        let origin = take_text(&mut rest)?;
+        let url = take_bytes(&mut rest)?;
+        let origin = match beside.filter(|beside| beside.origin.as_bytes() == url) {
+            Some(beside) => Arc::clone(&beside.origin),
+            None => text(url)?,
+        };
         let path = Arc::from(take_bytes(&mut rest)?);
         let size = u64::from_le_bytes(take(&mut rest)?);
         let tag = match take::<1>(&mut rest)? {
@@ -141,7 +158,11 @@ fn take_bytes<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], FileVersionError> {
 }
 
 fn take_text(rest: &mut &[u8]) -> Result<Arc<str>, FileVersionError> {
-    std::str::from_utf8(take_bytes(rest)?).map(Arc::from).map_err(|_| FileVersionError::Text)
+    text(take_bytes(rest)?)
+}
+
+fn text(bytes: &[u8]) -> Result<Arc<str>, FileVersionError> {
+    std::str::from_utf8(bytes).map(Arc::from).map_err(|_| FileVersionError::Text)
 }
 
 #[cfg(test)]
@@ -158,10 +179,29 @@ mod tests {
             .prop_map(|(origin, path, size, tag)| FileVersion { origin: origin.into(), path: path.into(), size, tag })
     }
 
+    #[test]
+    fn descriptions_of_one_origin_that_are_read_side_by_side_share_its_url() {
+        let tag = VersionTag::Modified { nanos: 1, inode: 2 };
+        let version = |origin: &str| {
+            let path = b"a".as_slice().into();
+            FileVersion { origin: origin.into(), path, size: 3, tag: tag.clone() }
+        };
+        let (first, other) = (version("s3://a"), version("s3://b"));
+        let read = |of: &FileVersion| FileVersion::decode_beside(&of.encode(), Some(&first)).unwrap();
+        assert_eq!((read(&first), read(&other)), (first.clone(), other.clone()));
+        assert!(Arc::ptr_eq(&read(&first).origin, &first.origin));
+    }
+
     proptest! {
         #[test]
         fn a_description_survives_the_wire(version in version()) {
             prop_assert_eq!(FileVersion::decode(&version.encode()), Ok(version));
+        }
+
+        #[test]
+        fn an_id_is_the_hash_of_the_description_for_its_purpose(version in version()) {
+            let hash = blake3::derive_key("forebay 2026 file version", &version.encode());
+            prop_assert_eq!(&version.id().0[..], &hash[..16]);
         }
 
         #[test]

@@ -18,12 +18,15 @@
 mod ahead;
 
 use std::future::ready;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use forebay_origin::ListPage;
 use forebay_transport::Flags;
-use forebay_transport::message::{ListReply, StatReply};
+#[cfg(test)]
+use forebay_transport::message::ListReply;
+use forebay_transport::message::{PageOfNames, StatReply};
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath, Tenure};
 use futures::FutureExt;
 use moka::Expiry;
@@ -79,8 +82,21 @@ impl<T> Known<T> {
 }
 
 type KnownAttr = Known<Result<Attr, Failure>>;
-type KnownPage = Arc<Known<ListPage>>;
+type KnownPage = Arc<Known<Page>>;
 type PageKey = (FsPath, Option<String>, u32);
+
+/// A page of a directory, and what it is on the wire once somebody asked for it: a thousand names take longer to encode than to
+/// send.
+struct Page {
+    names: ListPage,
+    encoded: OnceLock<PageOfNames>,
+}
+
+impl Page {
+    fn encoded(&self) -> &PageOfNames {
+        self.encoded.get_or_init(|| PageOfNames::encode(&self.names.entries, self.names.next.as_deref()))
+    }
+}
 
 /// An entry goes when it is not believed any more.
 struct WhenStale;
@@ -121,7 +137,8 @@ pub(crate) struct Metadata {
 impl Metadata {
     pub(crate) fn new(scopes: Arc<Scopes>, entries: u64) -> Self {
         let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
-        let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
+        let names = |page: &KnownPage| u32::try_from(page.answer.names.entries.len()).unwrap_or(u32::MAX);
+        let weigh = move |_: &PageKey, page: &KnownPage| names(page).max(1);
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
         let (invalidations, ahead) = (Arc::new(InvalidationLog::new()), Ahead::new());
         let (attrs_now, pages_now) = (Coalescing::new(), Coalescing::new());
@@ -185,7 +202,7 @@ impl Metadata {
             let (metadata, scope) = (self.clone(), Arc::clone(scope));
             async move {
                 let page = metadata.known_page(&scope, &(directory, token, MAX_PAGE)).await?;
-                Ok(page.answer.next.clone())
+                Ok(page.answer.names.next.clone())
             }
         };
         if self.ahead.wait_for_page(scope, &self.invalidations, path, list).await
@@ -258,8 +275,21 @@ impl Metadata {
         Ok(Known { answer, asked, ttl, scope: scope.number })
     }
 
-    /// One page of the directory `path`. With `revalidate`, as the origin says now; the first page asked for so makes the others
-    /// be asked for again, too.
+    /// The answer, on the wire, to a question for one page of the directory `path`. With `revalidate`, as the origin says now; the
+    /// first page asked for so makes the others be asked for again, too.
+    pub(crate) async fn list_encoded(
+        &self,
+        path: &FsPath,
+        token: Option<String>,
+        max: u32,
+        revalidate: bool,
+    ) -> Result<Bytes, Failure> {
+        let known = self.page(path, token, max, revalidate).await?;
+        Ok(known.answer.encoded().for_so_long(known.valid_for()))
+    }
+
+    /// The same as it is read from there.
+    #[cfg(test)]
     pub(crate) async fn list(
         &self,
         path: &FsPath,
@@ -267,16 +297,24 @@ impl Metadata {
         max: u32,
         revalidate: bool,
     ) -> Result<ListReply, Failure> {
+        ListReply::decode(&self.list_encoded(path, token, max, revalidate).await?)
+    }
+
+    async fn page(
+        &self,
+        path: &FsPath,
+        token: Option<String>,
+        max: u32,
+        revalidate: bool,
+    ) -> Result<KnownPage, Failure> {
         let max = max.clamp(1, MAX_PAGE);
         let scope = self.scopes.current();
         let rules = scope.of_name(path);
         let key = (path.clone(), token, max);
-        let known = match revalidate || rules.believes_nothing() {
-            true => self.ask_page_now(key).await?,
-            false => self.known_page(&scope, &key).await?,
-        };
-        let ListPage { entries, next } = known.answer.clone();
-        Ok(ListReply { entries, next, valid_for: known.valid_for() })
+        match revalidate || rules.believes_nothing() {
+            true => self.ask_page_now(key).await,
+            false => self.known_page(&scope, &key).await,
+        }
     }
 
     /// The page as it is known, or else as the origin says, which is asked once for everyone.
@@ -350,7 +388,8 @@ impl Metadata {
             let ttl = rules.believed(&answer);
             self.remember(child, Known { answer, asked, ttl, scope: scope.number }).await;
         }
-        Ok(Arc::new(Known { answer: page, asked, ttl: scope.of_name(path).ttl, scope: scope.number }))
+        let answer = Page { names: page, encoded: OnceLock::new() };
+        Ok(Arc::new(Known { answer, asked, ttl: scope.of_name(path).ttl, scope: scope.number }))
     }
 
     /// A name is known to have changed, or is to be asked for again: it, its place in its directory, and what is in it if it is

@@ -237,8 +237,7 @@ impl Worker {
                 let ListRequest { path, token, max } = ListRequest::decode(&request.body)?;
                 let (path, revalidate) = (path_of(&path)?, request.flags.contains(Flags::REVALIDATE));
                 self.admit_at(request, &path)?;
-                let reply = self.metadata.list(&path, token, max, revalidate).await?;
-                Response::of_body(reply.encode())
+                Response::of_body(self.metadata.list_encoded(&path, token, max, revalidate).await?)
             }
             Op::Coverage => self.coverage(request).await?,
             Op::Stats => self.stats(request.deadline).await,

@@ -71,14 +71,14 @@ impl Worker {
 
     /// Takes a file, or a part of one, to the origin.
     pub(crate) async fn upload(&self, request: &Request) -> Result<Response, Failure> {
-        let UploadRequest { path, part, bytes } = UploadRequest::decode(request)?;
+        let UploadRequest { path, part, only_new, bytes } = UploadRequest::decode(request)?;
         let length = bytes.len();
         if length > MAX_PART as usize {
             return Err(invalid(format!("{length} bytes are over the limit of {MAX_PART} for one upload")));
         }
         let target = self.target(&request.caller, &path)?;
         let reply = match part {
-            None => self.put(target, bytes).await?,
+            None => self.put(target, bytes, only_new).await?,
             Some((upload, number)) => {
                 check_name(&upload)?;
                 if number == 0 || number as usize > MAX_PARTS {
@@ -114,10 +114,13 @@ impl Worker {
         Ok(made(changing, attr).await)
     }
 
-    async fn put(&self, target: Target, bytes: Bytes) -> Result<ChangeReply, Failure> {
+    async fn put(&self, target: Target, bytes: Bytes, only_new: bool) -> Result<ChangeReply, Failure> {
         let Target { scope, path, origin, below } = target;
         let changing = self.metadata.changing(&scope, &path, false);
-        let attr = origin.put(&below, bytes).await?;
+        let attr = match only_new {
+            true => origin.create(&below, bytes).await?,
+            false => origin.put(&below, bytes).await?,
+        };
         Ok(made(changing, attr).await)
     }
 

@@ -270,7 +270,8 @@ async fn only_the_writers_of_a_mount_change_it() {
         ]
     };
     let upload = |at: &str, caller: &Caller| {
-        let upload = UploadRequest { path: at.into(), part: None, bytes: b"planted".as_slice().into() };
+        let upload =
+            UploadRequest { path: at.into(), part: None, only_new: false, bytes: b"planted".as_slice().into() };
         upload.request(SECOND).by(caller.clone())
     };
     for (at, outsider) in [("/a", &writes_b), ("/b", &writes_a), ("/b", &Caller::Unproved)] {

@@ -39,7 +39,7 @@ async fn upload(
     bytes: Vec<u8>,
 ) -> Result<ChangeReply, Failure> {
     let part = part.map(|(upload, number)| (upload.to_owned(), number));
-    let upload = UploadRequest { path: name.into(), part, bytes: bytes.into() };
+    let upload = UploadRequest { path: name.into(), part, only_new: false, bytes: bytes.into() };
     Ok(ChangeReply::decode(&ask(worker, upload.request(SECOND)).await?.body).unwrap())
 }
 
@@ -266,7 +266,8 @@ async fn requests_to_change_that_make_no_sense_are_refused() {
     assert_eq!(kind(complete("", 1, vec!["t"]).await), FailureKind::InvalidArgument);
     assert_eq!(kind(complete("u", 1, vec!["t", ""]).await), FailureKind::InvalidArgument);
     assert_eq!(kind(complete("u", u64::MAX, vec!["t"]).await), FailureKind::InvalidArgument);
-    let mut corrupt = UploadRequest { path: b"/s3/f".to_vec(), part: None, bytes: vec![1; 9].into() }.request(SECOND);
+    let corrupt = UploadRequest { path: b"/s3/f".to_vec(), part: None, only_new: false, bytes: vec![1; 9].into() };
+    let mut corrupt = corrupt.request(SECOND);
     corrupt.tail = vec![2; 9].into();
     assert_eq!(kind(ask(&worker, corrupt).await), FailureKind::Corrupt);
     assert_eq!(worker.counts().bytes_uploaded, 0);

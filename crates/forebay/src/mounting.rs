@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forebay_config::Config;
 use forebay_node::keeping::KeeperProgram;
-use forebay_node::{MountSummary, NodeBuilder, mountpoint, state};
+use forebay_node::{LETS_GO_WITHIN, MountSummary, NodeBuilder, mountpoint, state};
 use tracing::{info, warn};
 
 use crate::output::{self, JsonArg};
@@ -64,7 +64,8 @@ impl ReplaceArgs {
 
     /// How much longer than usual it may take until the mount is there.
     fn longer(&self) -> Duration {
-        if self.replace { self.timeout } else { Duration::ZERO }
+        // The process before waits for writers, and then for its own disks and uploads.
+        if self.replace { self.timeout.saturating_add(LETS_GO_WITHIN) } else { Duration::ZERO }
     }
 }
 
@@ -194,5 +195,18 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
                 at_once.cancel();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_a_mount_over_has_the_time_that_the_process_before_may_take() {
+        let timeout = Duration::from_secs(60);
+        assert_eq!(ReplaceArgs { replace: false, timeout }.longer(), Duration::ZERO);
+        assert_eq!(ReplaceArgs { replace: true, timeout }.longer(), timeout + LETS_GO_WITHIN);
+        assert_eq!(ReplaceArgs { replace: true, timeout: Duration::MAX }.longer(), Duration::MAX);
     }
 }

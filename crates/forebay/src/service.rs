@@ -4,8 +4,9 @@
 //! cluster, is registered; a mount when it answers; a coordinator when one of them leads. Until then its unit is
 //! "activating" and says what it waits for, so what is ordered after it finds something to read. With `WatchdogSec=`
 //! the process also says again and again that it is alive: a task of the runtime does, so a runtime that schedules
-//! nothing any more is killed and started again. How long an origin or a worker takes has no part in that. Without a
-//! service manager nothing is sent.
+//! nothing any more is killed and started again. It looks at the threads beside the runtime before, those that serve
+//! connections and those that serve the kernel's requests ([`forebay_locks::heartbeat`]): while one of them hangs it says
+//! nothing. How long an origin, a worker or a disk takes has no part in that. Without a service manager nothing is sent.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Read as _};
@@ -18,10 +19,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_locks::heartbeat::{self, Sample, ThreadWatch};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::time::MissedTickBehavior;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::warn;
+use tracing::{error, warn};
 
 /// Where the service manager listens.
 const SOCKET: &str = "NOTIFY_SOCKET";
@@ -29,6 +31,9 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Whose signs of life it waits for.
 const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
+/// A thread that is at one piece of work for less than this does not hang, however often it is looked: a machine may be busy, or
+/// have to read memory from a disk.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// A manager that takes nothing for this long has more to do than to hear of us.
 const TELL_WITHIN: Duration = Duration::from_secs(1);
 /// How long it may take until it has seen to what it was told.
@@ -59,7 +64,8 @@ impl Service {
         let alive = socket
             .as_ref()
             .zip(watchdog)
-            .map(|(socket, period)| AbortOnDropHandle::new(tokio::spawn(say_that_we_live(Arc::clone(socket), period))));
+            .map(|(socket, period)| say_that_we_live(Arc::clone(socket), period, HANGS_AFTER, heartbeat::samples))
+            .map(|alive| AbortOnDropHandle::new(tokio::spawn(alive)));
         Self { socket, _alive: alive }
     }
 
@@ -99,14 +105,38 @@ impl Service {
     }
 }
 
-/// Twice in each period: one message may come late.
-async fn say_that_we_live(socket: Arc<NotifySocket>, period: Duration) {
-    let mut ticks = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
+/// Twice in each period: one message may come late. A thread that `look` shows at the same work for a whole period, and for as long as
+/// `hangs_after`, hangs; then nothing is said, and the manager ends this process a period later, unless the thread goes on.
+async fn say_that_we_live(
+    socket: Arc<NotifySocket>,
+    period: Duration,
+    hangs_after: Duration,
+    look: impl Fn() -> Vec<Sample>,
+) {
+    let every = (period / 2).max(Duration::from_millis(1));
+    let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watch = ThreadWatch::after(looks(hangs_after, every));
+    let mut did_hang = false;
     loop {
         ticks.tick().await;
-        socket.tell("WATCHDOG=1");
+        let hang = watch.look(look()).join(", ");
+        if !hang.is_empty() {
+            error!(threads = hang, ?period, "threads hang: the service manager is not told that this process is alive");
+            socket.tell(&format!("STATUS=These threads hang: {hang}"));
+        } else if did_hang {
+            warn!("the threads that did hang go on");
+            socket.tell("WATCHDOG=1\nSTATUS=Serving");
+        } else {
+            socket.tell("WATCHDOG=1");
+        }
+        did_hang = !hang.is_empty();
     }
+}
+
+/// How many times one looks in that time, who looks at these intervals.
+fn looks(within: Duration, every: Duration) -> u32 {
+    u32::try_from(within.as_nanos().div_ceil(every.as_nanos().max(1))).unwrap_or(u32::MAX)
 }
 
 /// How long the manager waits for a sign of life of this process, `own`.
@@ -189,6 +219,14 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_has_a_minute_however_often_it_is_looked() {
+        let seconds = Duration::from_secs;
+        assert_eq!(looks(HANGS_AFTER, seconds(30)), 2, "the units say sixty seconds");
+        assert_eq!((looks(HANGS_AFTER, seconds(1)), looks(HANGS_AFTER, seconds(45))), (60, 2));
+        assert_eq!((looks(Duration::ZERO, seconds(1)), looks(seconds(1), Duration::ZERO)), (0, 1_000_000_000));
+    }
+
+    #[test]
     fn what_is_no_unix_socket_is_refused() {
         assert!(NotifySocket::at(OsStr::new("vsock:2:1")).is_err());
         assert!(NotifySocket::at(OsStr::new("")).is_err());
@@ -242,6 +280,41 @@ mod tests {
         let listening = tokio::task::spawn_blocking(move || [received(&socket), received(&socket)]);
         assert_eq!(listening.await.unwrap(), ["WATCHDOG=1", "WATCHDOG=1"]);
         drop(service);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn while_a_thread_hangs_no_sign_of_life_is_given_and_when_it_goes_on_there_are_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        let hangs = Arc::new(AtomicBool::new(true));
+        let thread = Arc::clone(&hangs);
+        let look = move || {
+            let progress = thread.load(Ordering::SeqCst).then_some(7);
+            vec![Sample { thread: 1, name: "tcp-0".to_owned(), progress }]
+        };
+        let at = Arc::new(NotifySocket::at(path.as_os_str()).unwrap());
+        let alive = say_that_we_live(at, Duration::from_millis(20), Duration::ZERO, look);
+        let alive = AbortOnDropHandle::new(tokio::spawn(alive));
+        let hearing = tokio::task::spawn_blocking(move || {
+            let mut heard = vec![received(&socket), received(&socket)];
+            while heard.len() < 5 {
+                let next = received(&socket);
+                assert!(next != "WATCHDOG=1", "it hangs: {heard:?}");
+                heard.push(next);
+            }
+            hangs.store(false, Ordering::SeqCst);
+            while heard.last().is_none_or(|last| last != "WATCHDOG=1") {
+                heard.push(received(&socket));
+            }
+            heard
+        });
+        let heard = hearing.await.unwrap();
+        drop(alive);
+        assert_eq!(heard[..3], ["WATCHDOG=1", "WATCHDOG=1", "STATUS=These threads hang: tcp-0"]);
+        let again = heard.iter().position(|heard| heard == "WATCHDOG=1\nSTATUS=Serving").expect("it goes on");
+        assert_eq!(heard[again + 1], "WATCHDOG=1");
     }
 
     #[tokio::test]

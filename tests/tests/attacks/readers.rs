@@ -69,7 +69,8 @@ fn a_read(version: &FileVersion) -> Request {
 fn changes(version: &FileVersion) -> Vec<Request> {
     let file = || b"/file00".to_vec();
     let on_path = |op, body| Request::on_path(op, body, SOON);
-    let plant = UploadRequest { path: b"/planted".to_vec(), part: None, bytes: vec![7_u8; 100].into() };
+    let plant =
+        UploadRequest { path: b"/planted".to_vec(), part: None, only_new: false, bytes: vec![7_u8; 100].into() };
     let free = FreeRequest { files: vec![(version.id(), 1)], below: Some(b"/".to_vec()) };
     let adopt = AdoptRequest { from: "w2".to_owned(), block_length: LENGTH };
     vec![

@@ -9,6 +9,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use forebay_locks::heartbeat::Pulse;
 use rustix::io::Errno as SystemErrno;
 use tracing::{debug, error};
 
@@ -52,6 +53,7 @@ pub(crate) fn serve<D: Dispatch>(
     // Only what is written to takes memory: most messages are short.
     let mut buffer = vec![0; (max_write as usize + BESIDE_DATA).max(MIN_BUFFER)];
     let mut was = Was::Another;
+    let pulse = Pulse::of_this_thread();
     while !pause.is_asked() {
         let soon = awake.filter(|_| was == Was::Short);
         let (from, read) = match soon.and_then(|awake| Some((awake.descriptor(), awake.read(&mut buffer)?))) {
@@ -70,7 +72,9 @@ pub(crate) fn serve<D: Dispatch>(
         };
         // No more than there was room for.
         let message = buffer.get(..length).unwrap_or_default();
+        pulse.begin();
         was = take(from, pipe, dispatch, message, served);
+        pulse.end();
         if was == Was::Last {
             return Ok(Stopped::Ended);
         }

@@ -53,7 +53,7 @@ fn drain(hand_over: &HandOver) -> Given {
 fn replace(mounted: &mut Mounted, options: &MountOptions) {
     let (successor, hand_over) = (successor(mounted, options), mounted.mount.hand_over());
     let Given { state, connection } = drain(&hand_over);
-    let next = successor.serve(state, connection, || ()).unwrap();
+    let next = successor.serve(state, connection, || Ok(())).unwrap();
     hand_over.leave();
     let before = std::mem::replace(&mut mounted.mount, next);
     mounted.runtime.block_on(async { tokio::time::timeout(MINUTE, before.wait()).await }).unwrap();
@@ -144,7 +144,10 @@ fn a_program_that_asks_while_nobody_serves_waits_for_the_next_server() {
             thread::yield_now();
         }
         // What it would know nothing of if this one died: so the server before must have heard of it by then.
-        let nothing_is_answered = || assert!(!answered.load(Ordering::Acquire));
+        let nothing_is_answered = || {
+            assert!(!answered.load(Ordering::Acquire));
+            Ok(())
+        };
         let next = successor.serve(state, connection, nothing_is_answered).unwrap();
         hand_over.leave();
         assert!(reader.join().unwrap() == pattern(SIZE, 1));
@@ -199,7 +202,7 @@ fn a_server_that_is_asked_again_at_once_answers_nothing_of_what_it_gave_away() {
                 file.read_exact_at(&mut bytes, 0).unwrap();
                 bytes
             });
-            let next = successor.serve(state, connection, || ()).unwrap();
+            let next = successor.serve(state, connection, || Ok(())).unwrap();
             assert!(reader.join().unwrap() == pattern(SIZE, 1)[..4096]);
             next
         });

@@ -27,6 +27,8 @@ struct Script {
     can_serve: bool,
     /// After so many steps, one of them dies.
     death: Option<(u32, Side)>,
+    /// After so many steps, the new one is stopped, and goes on when nothing else moves any more.
+    stop: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,7 @@ impl Default for Script {
             is_understood: true,
             can_serve: true,
             death: None,
+            stop: None,
         }
     }
 }
@@ -64,7 +67,13 @@ struct World {
     /// Whether each has closed its end.
     old_closed: bool,
     new_closed: bool,
+    /// Whether the old one has said that it hears no more, and has seen the end since.
+    deaf: bool,
+    saw_end: bool,
+    is_stopped: bool,
     outcome: Option<Outcome>,
+    /// Whether the old one has left the mount to a keeper, after the new one had failed.
+    rescued: bool,
     taken: Option<Result<(), NotTaken>>,
     /// Whose files the user was told of.
     told: Vec<String>,
@@ -87,7 +96,11 @@ impl World {
             new_actions: first.into(),
             old_closed: false,
             new_closed: false,
+            deaf: false,
+            saw_end: false,
+            is_stopped: false,
             outcome: None,
+            rescued: false,
             taken: None,
             told: Vec::new(),
             holds: false,
@@ -109,9 +122,10 @@ impl World {
                 }
                 _ => {}
             }
-            let moved = self.step_old() | self.step_new();
+            self.is_stopped |= self.script.stop.take_if(|at| *at == step).is_some();
+            let moved = self.step_old() | (!self.is_stopped && self.step_new());
             self.check();
-            if !moved && !self.pass() {
+            if !moved && !self.pass() && !std::mem::take(&mut self.is_stopped) {
                 return self;
             }
         }
@@ -121,15 +135,23 @@ impl World {
     /// Never more than one serves.
     fn check(&self) {
         let old = self.giver.as_ref().is_some_and(Giver::serves);
-        let new = self.taker.as_ref().is_some_and(Taker::serves);
+        let new = self.new_serves();
         assert!(!(old && new), "both serve: {:?}", self.script);
+        assert!(!(self.rescued && new), "it serves what a keeper has: {:?}", self.script);
         assert!(!new || self.holds, "it serves what it does not hold: {:?}", self.script);
+    }
+
+    /// It serves only once it has said so.
+    fn new_serves(&self) -> bool {
+        let is_to_say = self.new_actions.iter().any(|action| *action == taking::Action::Send(Ask::Serving));
+        self.taker.as_ref().is_some_and(Taker::serves) && !is_to_say
     }
 
     /// The time moves on to what is due next. False: nothing is.
     fn pass(&mut self) -> bool {
         let old = self.giver.as_ref().and_then(Giver::deadline).filter(|_| self.outcome.is_none());
-        let new = self.taker.as_ref().and_then(Taker::deadline).filter(|_| self.taken.is_none());
+        let new = self.taker.as_ref().and_then(Taker::deadline);
+        let new = new.filter(|_| self.taken.is_none() && !self.is_stopped);
         let Some(next) = old.into_iter().chain(new).chain(self.look_at).min() else { return false };
         self.now = self.now.max(next);
         if self.look_at.is_some_and(|at| at <= self.now) {
@@ -177,7 +199,7 @@ impl World {
             return true;
         }
         // The end is seen once.
-        if std::mem::take(&mut self.new_closed) {
+        if std::mem::take(&mut self.new_closed) || (self.deaf && !std::mem::replace(&mut self.saw_end, true)) {
             self.tell_old(giving::Event::Closed);
             return true;
         }
@@ -201,8 +223,13 @@ impl World {
             giving::Action::Drain(_) => self.tell_old(giving::Event::NotDrained(Refusal::Unanswered(3))),
             giving::Action::Give if self.script.is_given => self.to_new.push_back(Say::Given),
             giving::Action::Give => self.tell_old(giving::Event::NotGiven("no memory".to_owned())),
+            giving::Action::TakeBack => {
+                self.to_new.push_back(Say::TakenBack);
+                self.deaf = true;
+            }
             giving::Action::Resume => {}
             giving::Action::Release => self.tell_old(giving::Event::Released),
+            giving::Action::Rescue => self.rescued = true,
             giving::Action::End(outcome) => {
                 self.old_actions.clear();
                 (self.outcome, self.old_closed, self.look_at) = (Some(outcome), true, None);
@@ -232,7 +259,17 @@ impl World {
 
     fn act_new(&mut self, action: taking::Action) {
         match action {
-            taking::Action::Send(ask) => self.to_old.push_back(ask),
+            taking::Action::Send(_) if self.deaf => {
+                let taken_back = self.to_new.drain(..).any(|said| said == Say::TakenBack);
+                self.tell_new(taking::Event::NotHeard { taken_back });
+            }
+            taking::Action::Send(ask) => {
+                let has_all = ask == Ask::Serving && !self.taker.as_ref().is_some_and(Taker::waits_for_release);
+                self.to_old.push_back(ask);
+                if has_all {
+                    (self.taken, self.new_closed) = (Some(Ok(())), true);
+                }
+            }
             taking::Action::Tell(names) => self.told = names,
             taking::Action::Look if self.script.is_understood => self.tell_new(taking::Event::Understood),
             taking::Action::Look => self.tell_new(taking::Event::NotUnderstood("nonsense".to_owned())),
@@ -252,7 +289,7 @@ impl World {
 
     fn serves(&self) -> Option<Side> {
         let old = self.giver.as_ref().is_some_and(Giver::serves).then_some(Side::Old);
-        old.or_else(|| self.taker.as_ref().is_some_and(Taker::serves).then_some(Side::New))
+        old.or_else(|| self.new_serves().then_some(Side::New))
     }
 }
 
@@ -319,28 +356,101 @@ fn whatever_goes_wrong_before_the_new_one_serves_the_old_one_goes_on() {
         Script { is_understood: false, ..good() },
         Script { can_serve: false, ..good() },
         Script { is_understood: false, order: Order::ReleaseFirst, ..good() },
+        Script { is_drained: false, order: Order::ReleaseFirst, ..good() },
     ] {
         let world = run(script.clone());
         assert_eq!((world.serves(), world.outcome), (Some(Side::Old), Some(Outcome::Kept)), "{script:?}");
-        assert!(world.taken.is_some_and(|taken| taken.is_err()) && !world.holds, "{script:?}");
+        assert!(world.taken.is_some_and(|taken| taken.is_err()) && !world.holds && !world.rescued, "{script:?}");
     }
+}
+
+/// The old one has let go of all that it would need to serve.
+#[test]
+fn where_the_new_one_does_not_come_to_start_a_keeper_has_the_mount() {
+    let order = Order::ReleaseFirst;
+    let world = run(Script { order, can_serve: false, ..Script::default() });
+    assert!(world.rescued && world.serves().is_none());
+    assert_eq!(world.outcome, Some(Outcome::Gone));
+    let (mut rescued, mut taken_back) = (0, 0);
+    for at in 0..40 {
+        let world = run(Script { order, death: Some((at, Side::New)), ..Script::default() });
+        // Dead before it was given anything, or after it had said that it serves: then a keeper of its own has it.
+        assert!(world.rescued || world.serves() == Some(Side::Old) || world.outcome == Some(Outcome::Gone), "{at}");
+        rescued += u32::from(world.rescued);
+        let world = run(Script { order, stop: Some(at), ..Script::default() });
+        match (world.serves(), &world.taken) {
+            (Some(Side::New), Some(Ok(()))) => assert!(!world.rescued, "{at}"),
+            (None, Some(Err(NotTaken::TakenBack))) => taken_back += u32::from(world.rescued),
+            (Some(Side::Old), Some(Err(NotTaken::Closed | NotTaken::Silent))) => assert!(!world.rescued, "{at}"),
+            other => panic!("stopped after {at}: {other:?}"),
+        }
+    }
+    assert!(rescued > 0 && taken_back > 0);
+}
+
+/// Whenever it is stopped. Once it was told that the mount is its own it is told, too, that it is not any more; and what it has said
+/// before that holds.
+#[test]
+fn a_new_process_that_is_stopped_costs_programs_a_minute_and_never_are_there_two() {
+    let mut taken_back = 0;
+    for at in 0..40 {
+        let world = run(Script { stop: Some(at), ..Script::default() });
+        match (world.serves(), &world.taken) {
+            (Some(Side::New), Some(Ok(()))) => assert_eq!(world.outcome, Some(Outcome::Gone), "{at}"),
+            (Some(Side::Old), Some(Err(NotTaken::TakenBack))) => taken_back += 1,
+            (Some(Side::Old), Some(Err(NotTaken::Closed | NotTaken::Silent))) => {}
+            other => panic!("stopped after {at}: {other:?}"),
+        }
+    }
+    assert!(taken_back > 0);
+}
+
+#[test]
+fn what_was_said_before_the_mount_is_taken_back_holds() {
+    let now = Instant::now();
+    let given = || {
+        let mut giver = Giver::new(identity(), None, now);
+        let hello = crate::message::Hello::new(identity(), Order::ServeFirst, Duration::ZERO);
+        for event in [
+            giving::Event::Asked(Ask::Hello(hello)),
+            giving::Event::Writers(Vec::new()),
+            giving::Event::Drained(Vec::new()),
+            giving::Event::Asked(Ask::Holding),
+            giving::Event::Told,
+        ] {
+            giver.on(event, now);
+        }
+        let late = giver.deadline().expect("it is not waited for without an end");
+        assert_eq!(giver.on(giving::Event::Late, late), [giving::Action::TakeBack]);
+        assert!(!giver.serves() && giver.may_be_served_elsewhere() && giver.deadline().is_none());
+        giver
+    };
+    let mut served = given();
+    assert_eq!(served.on(giving::Event::Asked(Ask::Serving), now), [giving::Action::Release]);
+    let mut silent = given();
+    let resumed = [giving::Action::Resume, giving::Action::End(Outcome::Kept)];
+    assert_eq!(silent.on(giving::Event::Closed, now), resumed);
+    assert!(silent.serves());
 }
 
 fn scripts() -> impl Strategy<Value = Script> {
     let order = prop_oneof![Just(Order::ServeFirst), Just(Order::ReleaseFirst)];
     let side = prop_oneof![Just(Side::Old), Just(Side::New)];
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (order, 0u64..3, 0u32..4, flags, prop::option::of((0u32..40, side))).prop_map(
-        |(order, seconds, writers, (late_writer, is_drained, is_given, is_understood, can_serve), death)| Script {
-            order,
-            patience: Duration::from_secs(seconds),
-            writers,
-            late_writer,
-            is_drained,
-            is_given,
-            is_understood,
-            can_serve,
-            death,
+    (order, 0u64..3, 0u32..4, flags, prop::option::of((0u32..40, side)), prop::option::of(0u32..40)).prop_map(
+        |(order, seconds, writers, (late_writer, is_drained, is_given, is_understood, can_serve), death, stop)| {
+            Script {
+                order,
+                patience: Duration::from_secs(seconds),
+                writers,
+                late_writer,
+                is_drained,
+                is_given,
+                is_understood,
+                can_serve,
+                death,
+                stop,
+            }
         },
     )
 }
@@ -354,7 +464,7 @@ proptest! {
         match world.serves() {
             Some(_) => {}
             // The keeper's case: who had the mount is dead, or the old one had let go of what it needs for good.
-            None => prop_assert!(dead.is_some(), "{:?}", script),
+            None => prop_assert!(dead.is_some() || world.rescued, "{:?}", script),
         }
         if dead == Some(Side::New) && script.order == Order::ServeFirst && world.outcome != Some(Outcome::Gone) {
             prop_assert_eq!(world.serves(), Some(Side::Old), "{:?}", script);

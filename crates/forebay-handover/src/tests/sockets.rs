@@ -1,6 +1,7 @@
 //! Both ends over a real socket, with a file in the place of the kernel's connection.
 
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,8 +46,20 @@ impl GivingSide for Old {
         self.did.push("resume");
     }
 
+    fn taken_back(&mut self) {
+        self.did.push("taken back");
+    }
+
     fn release(&mut self) {
         self.did.push("release");
+    }
+
+    fn rescue(&mut self, given: Given) {
+        assert_eq!(given.state, full());
+        let mut text = String::new();
+        std::fs::File::from(given.connection).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "the kernel");
+        self.did.push("rescue");
     }
 }
 
@@ -66,7 +79,7 @@ fn state_and_connection_go_over_a_socket_in_both_orders() {
         connection.read_to_string(&mut text).unwrap();
         assert_eq!((&*text, told), ("the kernel", vec!["/written".to_owned()]));
         let mut holding = held.holding;
-        holding.serves();
+        holding.serves().unwrap();
         holding.released().unwrap();
         assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release"]));
     }
@@ -84,6 +97,20 @@ fn who_does_not_come_to_serve_leaves_the_mount_to_the_old_process() {
     assert_eq!(gives.join().unwrap(), (Outcome::Kept, vec!["drain", "resume"]));
 }
 
+#[test]
+fn who_does_not_come_to_start_leaves_the_mount_to_whoever_the_old_process_has_rescue_it() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let gives = thread::spawn(move || {
+        let mut old = Old::default();
+        (give(ours, identity(), None, &mut old), old.did)
+    });
+    let held = take(theirs, identity(), Order::ReleaseFirst, PATIENCE, &mut |_| {}).unwrap();
+    // The old one has let go of everything, and waits.
+    assert!(!gives.is_finished());
+    drop(held);
+    assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release", "rescue"]));
+}
+
 /// A new process that has the mount, and has not said that it serves; and the old one.
 fn has_the_mount() -> (Wire, thread::JoinHandle<(Outcome, Vec<&'static str>)>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -91,7 +118,7 @@ fn has_the_mount() -> (Wire, thread::JoinHandle<(Outcome, Vec<&'static str>)>) {
         let mut old = Old::default();
         (give(ours, identity(), None, &mut old), old.did)
     });
-    let mut wire = Wire::new(theirs).unwrap();
+    let mut wire = Wire::of_hand_over(theirs).unwrap();
     wire.send(&Ask::Hello(Hello::new(identity(), Order::ServeFirst, PATIENCE)), &[]).unwrap();
     for expected in [Say::Welcome, Say::Given, Say::Yours] {
         let (said, _) = wire.receive::<Say>(Some(Instant::now() + PATIENCE)).unwrap().unwrap();
@@ -118,6 +145,34 @@ fn nonsense_of_who_may_serve_is_not_taken_for_its_end() {
     assert_eq!(gives.join().unwrap(), (Outcome::Kept, vec!["drain", "resume"]));
 }
 
+/// As a process that was stopped, and goes on.
+#[test]
+fn who_comes_to_serve_too_late_is_told_that_the_mount_was_taken_back_and_does_not() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let takes = thread::spawn(move || take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap());
+    let mut old = Wire::of_hand_over(ours).unwrap();
+    old.receive::<Ask>(None).unwrap().unwrap();
+    old.send(&Say::Welcome, &[]).unwrap();
+    let memory = crate::sealed::sealed(&crate::encode(&full()).unwrap()).unwrap();
+    let connection = tempfile::tempfile().unwrap();
+    old.send(&Say::Given, &[memory.as_fd(), connection.as_fd()]).unwrap();
+    assert_eq!(old.receive::<Ask>(None).unwrap().unwrap().0, Ask::Holding);
+    old.send(&Say::Yours, &[]).unwrap();
+    let mut held = takes.join().unwrap();
+    old.send(&Say::TakenBack, &[]).unwrap();
+    old.hear_no_more().unwrap();
+    assert_eq!(held.holding.serves(), Err(NotTaken::TakenBack));
+    // And one whose old process has died serves.
+    let (mut held, old) = {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let gives = thread::spawn(move || give(ours, identity(), None, &mut Old::default()));
+        (take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap(), gives)
+    };
+    assert_eq!(held.holding.serves(), Ok(()));
+    assert_eq!(held.holding.released(), Ok(()));
+    assert_eq!(old.join().unwrap(), Outcome::Gone);
+}
+
 #[test]
 fn who_dies_after_it_has_said_that_it_serves_is_not_followed_by_the_old_process() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -126,7 +181,7 @@ fn who_dies_after_it_has_said_that_it_serves_is_not_followed_by_the_old_process(
         (give(ours, identity(), None, &mut old), old.did)
     });
     let mut held = take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap();
-    held.holding.serves();
+    held.holding.serves().unwrap();
     drop(held);
     assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release"]));
 }
@@ -152,5 +207,5 @@ fn a_program_of_another_protocol_is_told_by_its_number() {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.write_all(&[0, 0, 0, 0, 77, 0, 0, 0]).unwrap();
     let other = take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap_err();
-    assert_eq!(other, NotTaken::Protocol { theirs: 77, ours: 1 });
+    assert_eq!(other, NotTaken::Protocol { theirs: 77, ours: 2 });
 }

@@ -106,6 +106,22 @@ fn taking_memory_ends_soon_when_nobody_wants_it_any_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_is_told_once_that_so_much_is_in_use() {
+    let pool = pool(4);
+    let bytes = 2 * FRAME as u64;
+    let (waiting, taken) = (pool.clone(), pool.try_alloc(FRAME).unwrap());
+    let reached = tokio::spawn(async move { waiting.reaches(bytes).await });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(!reached.is_finished());
+    let more = pool.try_alloc(FRAME).unwrap();
+    reached.await.unwrap();
+    pool.reaches(bytes).await;
+    drop((taken, more));
+    let again = tokio::time::timeout(Duration::from_secs(1), pool.reaches(bytes)).await;
+    assert!(again.is_err(), "less is in use now");
+}
+
+#[tokio::test(start_paused = true)]
 async fn those_who_wait_are_served_in_order() {
     let pool = pool(1);
     let held = pool.try_alloc(FRAME).unwrap();

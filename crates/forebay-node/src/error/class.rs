@@ -63,7 +63,7 @@ fn of_mount(error: &MountError) -> ErrorClass {
         MountError::NotADirectory(_) | MountError::NotForebay { .. } => Exit::Usage,
         MountError::AlreadyMounted { .. } | MountError::Busy(_) => Exit::Busy,
         MountError::NoPermission { .. } | MountError::AllowOther => Exit::Denied,
-        MountError::NoAnswer(_) => Exit::Unavailable,
+        MountError::NoAnswer(_) | MountError::NotTaken(_) => Exit::Unavailable,
         _ => Exit::Failed,
     };
     let separator = match error {
@@ -71,6 +71,7 @@ fn of_mount(error: &MountError) -> ErrorClass {
         | MountError::Fusermount { .. }
         | MountError::NoUring(_)
         | MountError::NotKept(_)
+        | MountError::NotTaken(_)
         | MountError::Session { .. }
         | MountError::Io { .. } => "; ",
         _ => ": ",

@@ -18,6 +18,7 @@ pub(super) async fn check(fixture: &dyn Fixture) {
         return;
     }
     what_is_put_is_there_at_once_and_as_answered(&*origin).await;
+    a_file_that_is_created_is_there_once(&origin).await;
     an_upload_is_seen_when_it_is_complete_and_not_before(&*origin).await;
     a_part_that_is_sent_again_replaces_the_one_before(&*origin).await;
     parts_that_do_not_add_up_change_nothing(&*origin).await;
@@ -48,6 +49,30 @@ async fn what_is_put_is_there_at_once_and_as_answered(origin: &dyn Origin) {
     let replaced = put(origin, "put/empty", "no more").await;
     assert_eq!(replaced, stat(origin, "put/empty").await);
     assert_contents(origin, &file(&replaced), b"no more").await;
+}
+
+async fn a_file_that_is_created_is_there_once(origin: &Arc<dyn Origin>) {
+    let create = |text: String| {
+        let origin = Arc::clone(origin);
+        async move { origin.create(b"created/once", text.into()).await }
+    };
+    // Each on a task of its own: at once, as far as the origin lets them.
+    let creating: Vec<_> = (0..8).map(|number| tokio::spawn(create(format!("the {number}th")))).collect();
+    let mut made = Vec::new();
+    for created in creating {
+        match created.await.unwrap() {
+            Ok(attr) => made.push(attr),
+            Err(failure) => assert_eq!(failure.kind(), FailureKind::Exists, "{failure}"),
+        }
+    }
+    let [attr] = &made[..] else { panic!("{} of them made it", made.len()) };
+    assert_eq!(*attr, stat(&**origin, "created/once").await);
+    let again = create("another".to_owned()).await.unwrap_err();
+    assert_eq!(again.kind(), FailureKind::Exists, "{again}");
+    assert_eq!(*attr, stat(&**origin, "created/once").await, "it is as it was");
+    let directory = origin.create(b"created", Bytes::from_static(b"x")).await.unwrap_err();
+    assert_eq!(directory.kind(), FailureKind::IsADirectory, "{directory}");
+    assert_eq!(list_all(&**origin, "created", 100).await.len(), 1);
 }
 
 async fn an_upload_is_seen_when_it_is_complete_and_not_before(origin: &dyn Origin) {

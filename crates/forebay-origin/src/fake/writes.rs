@@ -20,6 +20,13 @@ impl FakeOriginState {
         Ok(())
     }
 
+    pub(super) fn store_new_file(&mut self, path: &[u8], bytes: Bytes) -> Result<(), Failure> {
+        if self.objects.contains_key(path) {
+            return Err(exists(&self.url, path));
+        }
+        self.store_file(path, bytes)
+    }
+
     pub(super) fn attr_in(&self, path: &[u8]) -> Result<Attr, Failure> {
         self.objects.get(path).map(|object| self.attr_of(path, object)).ok_or_else(|| not_found(&self.url, path))
     }

@@ -62,6 +62,13 @@ impl Directory {
         self.place(draft, path)
     }
 
+    pub(super) fn create(&self, path: &[u8], bytes: &Bytes) -> Result<Attr, Failure> {
+        self.check_file(path)?;
+        let draft = self.draft(path)?;
+        (&draft.file).write_all(bytes).map_err(|error| self.io_failure(path, &error))?;
+        self.place_new(&draft, path)
+    }
+
     pub(super) fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
         let (fd, before) = self.open(from)?;
         if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
@@ -178,6 +185,30 @@ impl Directory {
         })?;
         self.sync_directory(&parent, path)?;
         // After the rename, which is a change of the file's state, too.
+        let stat = rustix::fs::fstat(&draft.file).map_err(failed)?;
+        self.attr(path, &stat).ok_or_else(|| not_found(&self.url, path))
+    }
+
+    /// The same where there is nothing of that name: a second name, which a file system refuses where there is one, and then the
+    /// first one goes.
+    fn place_new(&self, draft: &Draft, path: &[u8]) -> Result<Attr, Failure> {
+        let failed = |error| self.failure(path, error);
+        let (parent, name) = (self.parent(path, true)?, last_name(path));
+        rustix::fs::fsync(&draft.file).map_err(failed)?;
+        let linked = rustix::fs::linkat(&draft.root, &*draft.name, &parent, name, AtFlags::empty());
+        linked.map_err(|error| match error {
+            Errno::EXIST => exists(&self.url, path),
+            // A file system on which a file has one name.
+            Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS => {
+                let place = shown(&self.url, path);
+                let message = format!("{place}: its file system cannot make files only where there is none ({error})");
+                Failure::new(FailureKind::Unsupported, message)
+            }
+            error => failed(error),
+        })?;
+        rustix::fs::unlinkat(&draft.root, &*draft.name, AtFlags::empty()).map_err(failed)?;
+        self.sync_directory(&parent, path)?;
+        // After the names, which are of the file's state, too.
         let stat = rustix::fs::fstat(&draft.file).map_err(failed)?;
         self.attr(path, &stat).ok_or_else(|| not_found(&self.url, path))
     }

@@ -7,7 +7,7 @@ use forebay_types::{Failure, FailureKind};
 use object_store::client::{HttpError, HttpErrorKind};
 
 use super::exchange::{Observed, Refusal};
-use crate::names::{is_a_directory, no_such_upload, not_found, shown, version_changed};
+use crate::names::{exists, is_a_directory, no_such_upload, not_found, shown, version_changed};
 use crate::retry::Verdict;
 
 /// A failed attempt.
@@ -176,6 +176,10 @@ fn refused_change(url: &str, path: &[u8], refusal: &Refusal) -> Option<Problem> 
         // Two requests for one key at the same moment: either may come first, and then the other.
         (409, "OperationAborted" | "ConditionalRequestConflict") => {
             return Some(Problem::transient(format!("{place}: another request changes it at this moment ({said})")));
+        }
+        (_, "BlobAlreadyExists") => exists(url, path),
+        (501, _) | (_, "NotImplemented") => {
+            failed(FailureKind::Unsupported, format!("the origin does not know what is asked for ({said})"))
         }
         (_, "ExistingObjectIsDirectory" | "XMinioObjectExistsAsDirectory") => is_a_directory(url, path),
         (_, "ObjectParentIsFile" | "XMinioParentIsObject") => {

@@ -20,7 +20,9 @@ use chrono::Utc;
 use forebay_types::{Attr, Failure, FailureKind, VersionTag};
 use object_store::multipart::PartId;
 use object_store::path::Path;
-use object_store::{Attribute, Attributes, ObjectStoreExt, PutMultipartOptions, PutPayload, PutResult};
+use object_store::{
+    Attribute, Attributes, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
 
 use super::ObjectStoreOrigin;
 use super::attempts::{AT_WORK, for_upload};
@@ -28,7 +30,8 @@ use super::build::{Flavor, Writer};
 use super::exchange::Exchange;
 use super::listing::{quoted, whole_seconds};
 use crate::names::{
-    check_change, check_part, check_parts, invalid, is_a_directory, no_such_part, no_such_upload, not_of_size, shown,
+    check_change, check_part, check_parts, exists, invalid, is_a_directory, no_such_part, no_such_upload, not_of_size,
+    shown,
 };
 use crate::read_only;
 use crate::stats::Operation;
@@ -48,6 +51,25 @@ impl ObjectStoreOrigin {
         let payload = PutPayload::from(bytes);
         let put = || writer.store.put(&key, payload.clone());
         let (result, _) = self.change(Operation::Put, path, for_upload(length), put).await?;
+        self.requests.stats.count_uploaded(length);
+        self.written(path, length as u64, result).await
+    }
+
+    /// The store keeps the condition. One that passes over it, as old ones do, replaces what is there.
+    pub(super) async fn create_file(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        let (writer, key) = self.to_change(path)?;
+        self.refuse_directory(path).await?;
+        let length = bytes.len();
+        let payload = PutPayload::from(bytes);
+        let create = || {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            writer.store.put_opts(&key, payload.clone(), options)
+        };
+        let created = self.change(Operation::Put, path, for_upload(length), create).await;
+        let (result, _) = created.map_err(|failure| match failure.kind() {
+            FailureKind::VersionChanged => exists(&self.requests.url, path),
+            _ => failure,
+        })?;
         self.requests.stats.count_uploaded(length);
         self.written(path, length as u64, result).await
     }

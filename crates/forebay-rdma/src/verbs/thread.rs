@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_identity::random_number;
 use forebay_locks::Mutex;
+use forebay_locks::heartbeat::Asked;
 use forebay_types::ByteSize;
 use forebay_ucx::{LockLimit, Spin};
 use forebay_verbs::{Device, Domain, Library, Registration};
@@ -49,6 +50,8 @@ pub struct VerbsThread {
     trace: Option<Arc<Trace>>,
     gauges: Arc<Gauges>,
     client_id: NonZeroU64,
+    /// Its signs of life, once it runs.
+    heartbeat: Mutex<Option<Asked>>,
 }
 
 /// What an I/O thread over verbs is doing, for metrics.
@@ -91,12 +94,14 @@ impl VerbsThread {
             trace: options.trace.clone(),
             gauges: Arc::default(),
             client_id,
+            heartbeat: Mutex::new(None),
         };
         this.grow_for(options.registered, &options.given_up)?;
         if options.given_up.is_cancelled() {
             return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
         }
         this.spawn(library, &options, queue)?;
+        *this.heartbeat.lock() = Some(heartbeat(format!("verbs-{}", this.name), &this.jobs));
         Ok(this)
     }
 
@@ -214,6 +219,14 @@ impl Drop for VerbsThread {
             let _ = thread.join();
         }
     }
+}
+
+/// The signs of life of the thread that runs `jobs`, which does not keep it from ending.
+fn heartbeat(name: String, jobs: &mpsc::UnboundedSender<Job>) -> Asked {
+    let jobs = jobs.downgrade();
+    Asked::new(name, move |answer| {
+        jobs.upgrade().is_some_and(|jobs| jobs.send(Box::new(move |_: &Rc<Core>| answer.give())).is_ok())
+    })
 }
 
 /// The thread.

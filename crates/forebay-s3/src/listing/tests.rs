@@ -67,9 +67,14 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     futures::executor::block_on(future)
 }
 
+/// An empty one stands for none.
+fn some(delimiter: &str) -> Option<String> {
+    (!delimiter.is_empty()).then(|| delimiter.to_owned())
+}
+
 /// All pages of a listing, as keys.
-fn all(names: &Keys, prefix: &str, delimited: bool, max: usize) -> Vec<String> {
-    let mut query = Query { prefix: prefix.to_owned(), delimited, after: String::new(), max };
+fn all(names: &Keys, prefix: &str, delimiter: &str, max: usize) -> Vec<String> {
+    let mut query = Query { prefix: prefix.to_owned(), delimiter: some(delimiter), after: String::new(), max };
     let mut keys = Vec::new();
     loop {
         let page = now(list(names, &root(), &query)).unwrap();
@@ -82,40 +87,41 @@ fn all(names: &Keys, prefix: &str, delimited: bool, max: usize) -> Vec<String> {
     }
 }
 
-/// What S3 lists of these keys.
-fn expected(keys: &Keys, prefix: &str, delimited: bool) -> Vec<String> {
-    let listed =
-        keys.keys.iter().filter(|key| key.starts_with(prefix)).map(|key| match key[prefix.len()..].find('/') {
-            Some(at) if delimited => key[..=prefix.len() + at].to_owned(),
-            _ => key.clone(),
-        });
-    BTreeSet::from_iter(listed).into_iter().collect()
+/// What S3 lists of these keys that come after `after`.
+fn expected(keys: &Keys, prefix: &str, delimiter: &str, after: &str) -> Vec<String> {
+    let matching = keys.keys.iter().filter(|key| key.starts_with(prefix) && key.as_str() > after);
+    let listed = matching.map(|key| match key[prefix.len()..].find(delimiter) {
+        Some(at) if !delimiter.is_empty() => key[..prefix.len() + at + delimiter.len()].to_owned(),
+        _ => key.clone(),
+    });
+    // The prefix that a page ended with is not told once more.
+    BTreeSet::from_iter(listed.filter(|listed| listed != after)).into_iter().collect()
 }
 
 #[test]
 fn keys_come_in_the_order_of_keys_and_not_of_names() {
     // `-` and `.` come before `/`.
     let keys = Keys::new(&["a/x", "a-b", "a.c", "b/c/d", "b/c.d"]);
-    assert_eq!(all(&keys, "", false, 2), ["a-b", "a.c", "a/x", "b/c.d", "b/c/d"]);
-    assert_eq!(all(&keys, "", true, 2), ["a-b", "a.c", "a/", "b/"]);
-    assert_eq!(all(&keys, "b/", true, 1), ["b/c.d", "b/c/"]);
-    assert_eq!(all(&keys, "b/c", true, 1), ["b/c.d", "b/c/"]);
+    assert_eq!(all(&keys, "", "", 2), ["a-b", "a.c", "a/x", "b/c.d", "b/c/d"]);
+    assert_eq!(all(&keys, "", "/", 2), ["a-b", "a.c", "a/", "b/"]);
+    assert_eq!(all(&keys, "b/", "/", 1), ["b/c.d", "b/c/"]);
+    assert_eq!(all(&keys, "b/c", "/", 1), ["b/c.d", "b/c/"]);
 }
 
 #[test]
 fn an_empty_directory_is_an_object_and_another_one_is_not() {
     let keys = Keys::new(&["d/", "e/f"]);
-    assert_eq!(all(&keys, "", false, 10), ["d/", "e/f"]);
-    assert_eq!(all(&keys, "", true, 10), ["d/", "e/"]);
-    assert_eq!(all(&keys, "d/", true, 10), ["d/"]);
-    assert_eq!(all(&keys, "d/", false, 1), ["d/"]);
+    assert_eq!(all(&keys, "", "", 10), ["d/", "e/f"]);
+    assert_eq!(all(&keys, "", "/", 10), ["d/", "e/"]);
+    assert_eq!(all(&keys, "d/", "/", 10), ["d/"]);
+    assert_eq!(all(&keys, "d/", "", 1), ["d/"]);
 }
 
 #[test]
 fn what_is_not_there_or_cannot_be_has_no_keys() {
     let keys = Keys::new(&["a/b"]);
     for prefix in ["c", "c/", "a/b/", "../", "/", "a//", "a\0/"] {
-        assert_eq!(all(&keys, prefix, false, 10), Vec::<String>::new(), "{prefix}");
+        assert_eq!(all(&keys, prefix, "", 10), Vec::<String>::new(), "{prefix}");
     }
     assert!(now(list(&keys, &root(), &Query::default())).unwrap().listed.is_empty(), "no keys were asked for");
 }
@@ -124,24 +130,35 @@ fn what_is_not_there_or_cannot_be_has_no_keys() {
 fn what_may_not_be_seen_is_not_listed_and_its_name_is() {
     let mut keys = Keys::new(&["open/a", "secret/b"]);
     keys.hidden = Some(FsPath::new("/b/secret").unwrap());
-    assert_eq!(all(&keys, "", false, 10), ["open/a"]);
-    assert_eq!(all(&keys, "", true, 10), ["open/", "secret/"]);
-    assert_eq!(all(&keys, "secret/", false, 10), Vec::<String>::new());
+    assert_eq!(all(&keys, "", "", 10), ["open/a"]);
+    assert_eq!(all(&keys, "", "/", 10), ["open/", "secret/"]);
+    assert_eq!(all(&keys, "secret/", "", 10), Vec::<String>::new());
+}
+
+#[test]
+fn any_text_is_a_delimiter() {
+    let keys = Keys::new(&["2026-01-a/x", "2026-01-b", "2026-02", "logs/2026-03/y", "logs/x-z", "z"]);
+    assert_eq!(all(&keys, "", "-", 1), ["2026-", "logs/2026-", "logs/x-", "z"]);
+    assert_eq!(all(&keys, "2026-", "-", 1), ["2026-01-", "2026-02"]);
+    assert_eq!(all(&keys, "", "-a/", 2), ["2026-01-a/", "2026-01-b", "2026-02", "logs/2026-03/y", "logs/x-z", "z"]);
+    assert_eq!(all(&keys, "", "s/2", 2), ["2026-01-a/x", "2026-01-b", "2026-02", "logs/2", "logs/x-z", "z"]);
+    assert_eq!(all(&keys, "logs/", "z", 2), ["logs/2026-03/y", "logs/x-z"]);
 }
 
 #[test]
 fn a_page_may_begin_anywhere() {
     let keys = Keys::new(&["a/1", "a/2", "b"]);
-    let after = |after: &str, delimited| {
-        let query = Query { prefix: String::new(), delimited, after: after.to_owned(), max: 10 };
+    let after = |after: &str, delimiter| {
+        let query = Query { prefix: String::new(), delimiter: some(delimiter), after: after.to_owned(), max: 10 };
         let page = now(list(&keys, &root(), &query)).unwrap();
         page.listed.iter().map(|listed| listed.key().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(after("a/1", false), ["a/2", "b"]);
-    assert_eq!(after("a/", false), ["a/1", "a/2", "b"]);
-    assert_eq!(after("a/1", true), ["a/", "b"]);
-    assert_eq!(after("a/", true), ["b"]);
-    assert_eq!(after("zz", false), Vec::<String>::new());
+    assert_eq!(after("a/1", ""), ["a/2", "b"]);
+    assert_eq!(after("a/", ""), ["a/1", "a/2", "b"]);
+    assert_eq!(after("a/1", "/"), ["a/", "b"]);
+    assert_eq!(after("a/", "/"), ["b"]);
+    assert_eq!(after("a/2", "/"), ["b"], "nothing in `a/` comes after it");
+    assert_eq!(after("zz", ""), Vec::<String>::new());
 }
 
 #[test]
@@ -171,12 +188,24 @@ proptest! {
     fn all_pages_together_are_what_s3_lists(
         keys in keys(),
         prefix in "([ab.-]|[ab.-]/|[ab.-]/[ab.-])?",
-        delimited: bool,
+        delimiter in "(|/|-|b|/b|a/|-/-)",
         max in 1usize..5,
     ) {
         let is_path = prefix.split('/').all(|name| name != "." && name != "..") || !prefix.contains('/');
         prop_assume!(is_path);
-        prop_assert_eq!(all(&keys, &prefix, delimited, max), expected(&keys, &prefix, delimited));
+        prop_assert_eq!(all(&keys, &prefix, &delimiter, max), expected(&keys, &prefix, &delimiter, ""));
+    }
+
+    #[test]
+    fn a_page_has_what_comes_after_any_text(
+        keys in keys(),
+        delimiter in "(|/|-|b|/b|a/)",
+        after in "[ab.-]?(/[ab.-]){0,2}/?",
+    ) {
+        let query = Query { prefix: String::new(), delimiter: some(&delimiter), after: after.clone(), max: 100 };
+        let page = now(list(&keys, &root(), &query)).unwrap();
+        let listed: Vec<_> = page.listed.iter().map(|listed| listed.key().to_owned()).collect();
+        prop_assert_eq!(listed, expected(&keys, "", &delimiter, &after));
     }
 
     #[test]

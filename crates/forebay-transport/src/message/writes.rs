@@ -84,6 +84,8 @@ pub struct UploadRequest {
     /// The upload that the bytes are a part of, and which part, counted from 1. `None`: they are the whole file, in place of
     /// what was there; answered with its attributes.
     pub part: Option<(String, u32)>,
+    /// Of a whole file: only where there is nothing of that name. What does not know this, refuses it.
+    pub only_new: bool,
     /// The bytes.
     pub bytes: Bytes,
 }
@@ -91,14 +93,34 @@ pub struct UploadRequest {
 #[derive(Serialize, Deserialize)]
 struct WireUpload {
     path: Vec<u8>,
-    part: Option<(String, u32)>,
+    what: WireContent,
     /// CRC32C of the bytes.
     sum: u32,
 }
 
+/// What bytes are of a file. Releases before the last kind have an option of a part here, which is written as the first two are: they
+/// take the last one for a mistake.
 #[derive(Serialize, Deserialize)]
-struct WireChanged {
-    attr: Option<WireAttr>,
+enum WireContent {
+    Whole,
+    Part(String, u32),
+    OnlyNew,
+}
+
+impl WireContent {
+    fn of(upload: &UploadRequest) -> Self {
+        match &upload.part {
+            Some((name, number)) => Self::Part(name.clone(), *number),
+            None if upload.only_new => Self::OnlyNew,
+            None => Self::Whole,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireChanged<'a> {
+    #[serde(borrow)]
+    attr: Option<WireAttr<'a>>,
     token: String,
 }
 
@@ -156,8 +178,8 @@ impl ChangeReply {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wire: WireChanged = decode("change reply", bytes)?;
-        Ok(Self { attr: wire.attr.map(Attr::try_from).transpose()?, token: wire.token })
+        let wire: WireChanged<'_> = decode("change reply", bytes)?;
+        Ok(Self { attr: wire.attr.map(|attr| attr.attr_beside(None)).transpose()?, token: wire.token })
     }
 }
 
@@ -167,7 +189,7 @@ impl UploadRequest {
     #[must_use]
     pub fn request(&self, deadline: Duration) -> Request {
         let sum = forebay_types::crc32c(&self.bytes);
-        let head = encode(&WireUpload { path: self.path.clone(), part: self.part.clone(), sum });
+        let head = encode(&WireUpload { path: self.path.clone(), what: WireContent::of(self), sum });
         let mut body = Vec::with_capacity(4 + head.len());
         // A path and an upload's name: far below 4 GiB.
         body.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -180,7 +202,7 @@ impl UploadRequest {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else, [`FailureKind::Corrupt`] when the bytes are not those that were sent.
     pub fn decode(request: &Request) -> Result<Self, Failure> {
-        let (WireUpload { path, part, sum }, length) = upload_head(&request.body)?;
+        let (WireUpload { path, what, sum }, length) = upload_head(&request.body)?;
         let inline = request.body.slice(length..);
         let bytes = match (inline.is_empty(), request.tail.is_empty()) {
             (true, _) => request.tail.clone(),
@@ -191,7 +213,9 @@ impl UploadRequest {
             let message = format!("{} bytes to upload are not those that were sent", bytes.len());
             return Err(Failure::new(FailureKind::Corrupt, message));
         }
-        Ok(Self { path, part, bytes })
+        let only_new = matches!(what, WireContent::OnlyNew);
+        let part = if let WireContent::Part(name, number) = what { Some((name, number)) } else { None };
+        Ok(Self { path, part, only_new, bytes })
     }
 
     /// The file that an upload is for. Its bytes are not looked at.
@@ -247,7 +271,8 @@ mod tests {
     #[test]
     fn an_upload_is_sent_without_a_copy_and_its_bytes_are_checked() {
         let bytes = Bytes::from_static(b"some bytes");
-        let upload = UploadRequest { path: b"/a/\xff".to_vec(), part: Some(("u".into(), 10_000)), bytes };
+        let upload =
+            UploadRequest { path: b"/a/\xff".to_vec(), part: Some(("u".into(), 10_000)), only_new: false, bytes };
         let request = upload.request(Duration::from_secs(1));
         assert_eq!(request.tail.as_ptr(), upload.bytes.as_ptr());
         assert_eq!(UploadRequest::decode(&request).as_ref(), Ok(&upload));
@@ -259,14 +284,32 @@ mod tests {
         assert_eq!(kind(&Request { body: flipped.into(), ..received.clone() }), FailureKind::Corrupt);
         received.tail = Bytes::from_static(b"more");
         assert_eq!(kind(&received), FailureKind::InvalidArgument);
-        let empty = UploadRequest { bytes: Bytes::new(), part: None, ..upload };
+        let empty = UploadRequest { bytes: Bytes::new(), part: None, ..upload.clone() };
         assert_eq!(UploadRequest::decode(&sent(&empty.request(Duration::ZERO))), Ok(empty));
+        let new = UploadRequest { part: None, only_new: true, ..upload };
+        assert_eq!(UploadRequest::decode(&sent(&new.request(Duration::ZERO))), Ok(new));
+    }
+
+    #[test]
+    fn what_earlier_releases_know_is_written_as_it_was_and_the_rest_they_refuse() {
+        let written = |what| encode(&WireUpload { path: b"/a".to_vec(), what, sum: 7 });
+        let earlier = |part: Option<(String, u32)>| encode(&(b"/a".to_vec(), part, 7u32));
+        assert_eq!(written(WireContent::Whole), earlier(None));
+        assert_eq!(written(WireContent::Part("u".into(), 300)), earlier(Some(("u".into(), 300))));
+        type Earlier = (Vec<u8>, Option<(String, u32)>, u32);
+        let read: Result<Earlier, Failure> = decode("upload", &written(WireContent::OnlyNew));
+        assert_eq!(read.unwrap_err().kind(), FailureKind::InvalidArgument);
     }
 
     #[test]
     fn the_largest_part_with_the_longest_path_and_name_is_within_the_limit() {
         let bytes = Bytes::from(vec![0; MAX_PART as usize]);
-        let upload = UploadRequest { path: vec![b'a'; 16 << 10], part: Some(("u".repeat(16 << 10), 10_000)), bytes };
+        let upload = UploadRequest {
+            path: vec![b'a'; 16 << 10],
+            part: Some(("u".repeat(16 << 10), 10_000)),
+            only_new: false,
+            bytes,
+        };
         assert!(upload.request(Duration::ZERO).body_len() <= MAX_UPLOAD_BODY as usize);
     }
 

@@ -32,7 +32,7 @@ use crate::output::{self, JsonArg};
 use crate::runtime;
 
 /// The groups that are shown when none are named.
-const USUAL: &str = "ufmcreo";
+const USUAL: &str = "ufmcreos";
 /// Seconds from line to line, at least: the counters are those of all threads, and asking for them is work.
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 3600.0;
@@ -42,9 +42,11 @@ const LONGEST: f64 = 3600.0;
 /// The command prints one line for each interval. Each letter of the schema stands for a group of columns: u usage
 /// (CPU, memory, buffers), f FUSE (operations, latency, bytes read and written), m metadata (attributes and listings),
 /// c cache (bytes from local memory, hit ratio), r remote cache (bytes from other processes, over TCP and RDMA), e RDMA
-/// alone, o object store, l materialised files (their bytes, the bytes fetched for them, files opened, and the share of
-/// those that the kernel reads by itself), h reads that were late (sent to another worker as well, answered by it first
-/// or for nothing, and those of slow workers that went elsewhere at once).
+/// alone, o object store, s S3 endpoint (requests, bytes sent and received, refused requests and failures), l materialised
+/// files (their bytes, the bytes fetched for them, files opened, and the share of those that the kernel reads by itself),
+/// h reads that were late (sent to another worker as well, answered by it first or for nothing, and those of slow workers
+/// that went elsewhere at once), a what was fetched ahead of readers (bytes, and small files, and how many of these were
+/// opened then or were not).
 ///
 /// The table fits the terminal. Without --schema, it leaves out groups that the target does not count. If that is not
 /// enough, it shortens names and drops groups that have shown no activity. It splits the rest into several lines, each
@@ -65,7 +67,7 @@ pub(crate) struct Args {
     /// Show more columns with 1
     #[arg(short = 'l', long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     verbosity: u8,
-    /// Column groups to show, in this order: letters of ufmcreolh [default: those of ufmcreo that the target counts]
+    /// Column groups to show, in this order: letters of ufmcreoslha [default: those of ufmcreos that the target counts]
     #[arg(long, value_parser = sections)]
     schema: Option<Schema>,
     /// Seconds between lines, at least 0.1
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_schema_is_made_of_known_letters() {
-        assert_eq!(sections("ufmcreolh").unwrap().0.len(), 9);
+        assert_eq!(sections("ufmcreoslha").unwrap().0.len(), 11);
         assert_eq!(sections("ou").unwrap().0, [Section::Object, Section::Usage]);
         assert!(sections("x").unwrap_err().contains("ufmcreo"));
         assert!(sections("").is_err());

@@ -13,7 +13,8 @@ use rustix::process::{Pid, Signal};
 
 use crate::exit::{Exit, Fault};
 use crate::holders::Holders;
-use crate::output;
+use crate::{output, runtime};
+use forebay_node::after_stop::{AfterStop, take_away_unless_followed};
 use forebay_node::state::{self, Claim, RunState};
 use forebay_node::{mountpoint, process, staged};
 
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// Unmount even while it is in use: readers get some seconds to finish, then errors
     #[arg(long)]
     lazy: bool,
+    /// For `ExecStopPost=` of a unit of systemd: unmount only if the unit's process has ended and systemd starts no other
+    #[arg(long, conflicts_with = "lazy")]
+    after_stop: bool,
 }
 
 /// Runs it.
@@ -46,6 +50,9 @@ pub(crate) struct Args {
 /// # Errors
 /// When nothing of ours is mounted there, it is in use, or its process does not end.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.after_stop {
+        return after_stop(&args.mountpoint);
+    }
     // A dead mount is there, and cannot be looked at; and one that is kept has nobody who would answer, for a moment.
     let looked = || args.mountpoint.symlink_metadata();
     if mount_table::listed(&args.mountpoint).is_none()
@@ -86,6 +93,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let what = format!("{} is unmounted, but process {} has not ended", mountpoint.display(), state.pid);
     let log = state.log.map(|log| format!("see its log, {}; ", log.display())).unwrap_or_default();
     Err(Fault::new(Exit::Unavailable, what, format!("{log}`kill {}` ends it", state.pid)).into())
+}
+
+/// What the unit of a mount runs when its process has ended.
+fn after_stop(mountpoint: &Path) -> anyhow::Result<()> {
+    match runtime::on_one_thread(take_away_unless_followed(mountpoint))? {
+        AfterStop::TakenAway => output::say(&format!(
+            "{} is unmounted: its process has ended, and systemd starts no other",
+            mountpoint.display()
+        )),
+        AfterStop::Left => output::say(&format!("{} is left to the next process", mountpoint.display())),
+        AfterStop::NotMounted => {}
+    }
+    Ok(())
 }
 
 fn unmount(mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {

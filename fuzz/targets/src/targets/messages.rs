@@ -172,7 +172,8 @@ pub(super) mod bodies {
         let path = input.piece().to_vec();
         let part = (input.u8() & 1 != 0).then(|| (String::from_utf8_lossy(input.piece()).into_owned(), input.u32()));
         let (at, flip) = (usize::from(input.u16()), input.u8());
-        let upload = UploadRequest { path, part, bytes: Bytes::copy_from_slice(input.rest()) };
+        let only_new = part.is_none() && at & 1 != 0;
+        let upload = UploadRequest { path, part, only_new, bytes: Bytes::copy_from_slice(input.rest()) };
         let request = upload.request(SECOND);
         assert_eq!(UploadRequest::decode(&request).as_ref(), Ok(&upload));
         let mut body = [&request.body[..], &request.tail].concat();
@@ -211,8 +212,12 @@ pub(super) mod bodies {
         let complete = Change::Complete { path: b"/a".to_vec(), upload: "u".into(), size: 9, parts };
         let rename = Change::Copy { from: b"/a".to_vec(), to: b"/b".to_vec() };
         let changed = ChangeReply { attr: Some(attr), token: "t".into() };
-        let upload =
-            UploadRequest { path: b"/a".to_vec(), part: Some(("u".into(), 3)), bytes: Bytes::from_static(b"b") };
+        let upload = UploadRequest {
+            path: b"/a".to_vec(),
+            part: Some(("u".into(), 3)),
+            only_new: false,
+            bytes: Bytes::from_static(b"b"),
+        };
         let sent = upload.request(SECOND);
         let seed = |kind: u8, body: &[u8]| Output::default().u8(kind).bytes(body).done();
         vec![

@@ -54,7 +54,8 @@ pub(super) mod tcp_requests {
         let read = sent(1, Request::on_block(Op::Read, block, 4096, 65536, second));
         let stat = sent(2, Request::on_path(Op::Stat, Bytes::from_static(b"/a/b"), second));
         let ping = sent(0, Request::on_path(Op::Ping, Bytes::new(), second));
-        let upload = UploadRequest { path: b"/up".to_vec(), part: None, bytes: Bytes::from(vec![7; 500]) };
+        let upload =
+            UploadRequest { path: b"/up".to_vec(), part: None, only_new: false, bytes: Bytes::from(vec![7; 500]) };
         let upload = sent(3, upload.request(second));
         // Over 64 KiB: it needs leave.
         let large = sent(4, Request::on_path(Op::Upload, Bytes::from(vec![1; 65 << 10]), second));

@@ -74,7 +74,12 @@ pub(super) mod worker_requests {
         let body: Bytes = match (what & 4, op) {
             (0, Op::Read | Op::Fill | Op::Adopt) => version.encode().into(),
             (0, Op::Upload) => {
-                let upload = UploadRequest { path: b"/up".to_vec(), part: None, bytes: Bytes::copy_from_slice(body) };
+                let upload = UploadRequest {
+                    path: b"/up".to_vec(),
+                    part: None,
+                    only_new: false,
+                    bytes: Bytes::copy_from_slice(body),
+                };
                 let request = upload.request(DEADLINE);
                 [&request.body[..], &request.tail].concat().into()
             }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_locks::heartbeat::{Pulse, beat};
 use tracing::error;
 
 use super::counters::Counters;
@@ -65,7 +66,9 @@ impl<S: Submit> RingThread<S> {
     /// When the thread cannot go on serving.
     pub(crate) fn serve<D: Dispatch>(&mut self, dispatch: &D) -> io::Result<()> {
         let mut ends_by = None;
+        let pulse = Pulse::of_this_thread();
         loop {
+            pulse.begin();
             let answered = self.complete(dispatch)?;
             let (machine, entries) = (&mut self.machine, &self.entries);
             entries.ready().drain(|answered| match answered {
@@ -90,6 +93,7 @@ impl<S: Submit> RingThread<S> {
             if answered >= FLUSH_FROM {
                 self.submit.flush()?;
             } else if self.entries.ready().fall_asleep() {
+                pulse.end();
                 let woken = self.submit.wait(within);
                 self.entries.ready().wake_up();
                 woken?;
@@ -154,6 +158,8 @@ impl<S: Submit> RingThread<S> {
             error!(queue = self.entries.qid(entry), "the kernel put what is no request into a ring");
             return;
         };
+        // It may go on for long from one request to the next.
+        beat();
         contained(request.header().opcode, || dispatch.dispatch(request));
     }
 

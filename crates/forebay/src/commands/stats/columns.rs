@@ -8,8 +8,8 @@ use forebay_metrics::LatencySnapshot;
 use serde_json::{Map, Value, json};
 
 use super::counts::{
-    buffers, evicted, fuse, gets, listeners, lists, meta, passed, puts, rdma_read, rdma_received, rdma_write, read,
-    received, remote, removals, retries, sent,
+    answers, buffers, evicted, fuse, gets, listeners, lists, meta, passed, puts, rdma_read, rdma_received, rdma_write,
+    read, received, remote, removals, retries, s3, s3_requests, sent,
 };
 use forebay_node::report::Report;
 
@@ -23,13 +23,15 @@ pub(super) enum Section {
     RemoteCache,
     Rdma,
     Object,
+    S3,
     Local,
     Hedge,
+    Ahead,
 }
 
 impl Section {
     /// The letters of all of them.
-    pub(super) const LETTERS: &'static str = "ufmcreolh";
+    pub(super) const LETTERS: &'static str = "ufmcreoslha";
 
     /// The one with this letter.
     pub(super) fn of(letter: char) -> Option<Self> {
@@ -41,8 +43,10 @@ impl Section {
             Self::RemoteCache,
             Self::Rdma,
             Self::Object,
+            Self::S3,
             Self::Local,
             Self::Hedge,
+            Self::Ahead,
         ];
         all.into_iter().find(|section| section.letter() == letter)
     }
@@ -57,8 +61,10 @@ impl Section {
             Self::RemoteCache => 'r',
             Self::Rdma => 'e',
             Self::Object => 'o',
+            Self::S3 => 's',
             Self::Local => 'l',
             Self::Hedge => 'h',
+            Self::Ahead => 'a',
         }
     }
 
@@ -81,8 +87,10 @@ impl Section {
             Self::RemoteCache => "remotecache",
             Self::Rdma => "rdma",
             Self::Object => "object",
+            Self::S3 => "s3",
             Self::Local => "local",
             Self::Hedge => "hedge",
+            Self::Ahead => "ahead",
         }
     }
 }
@@ -156,9 +164,9 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 48] = {
+const COLUMNS: [Column; 61] = {
     use Format::{Bytes, Count, Millis, Percent};
-    use Section::{Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, Usage};
+    use Section::{Ahead, Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, S3, Usage};
     [
         column(Usage, "cpu", Percent, 0, |i| Some(100.0 * i.rate(|r| Some(r.process?.cpu_seconds))?)),
         column(Usage, "mem", Bytes, 0, |i| i.gauge(|r| Some(r.process?.resident_bytes as f64))),
@@ -199,6 +207,15 @@ const COLUMNS: [Column; 48] = {
         column(Object, "put", Bytes, 0, |i| i.rate(sent)),
         column(Object, "put_c", Count, 1, |i| i.per_second(&i.latency(puts)?)),
         column(Object, "del_c", Count, 0, |i| i.per_second(&i.latency(removals)?)),
+        column(S3, "ops", Count, 0, |i| i.per_second(&i.latency(s3_requests)?)),
+        column(S3, "lat", Millis, 0, |i| i.mean(&i.latency(s3_requests)?)),
+        column(S3, "p99", Millis, 1, |i| i.p99(&i.latency(s3_requests)?)),
+        column(S3, "sent", Bytes, 0, |i| i.rate(|r| s3(r, |endpoint| endpoint.sent_bytes))),
+        column(S3, "recv", Bytes, 0, |i| i.rate(|r| s3(r, |endpoint| endpoint.received_bytes))),
+        column(S3, "4xx", Count, 1, |i| i.rate(|r| s3(r, |endpoint| answers(endpoint, "4xx")))),
+        column(S3, "5xx", Count, 0, |i| i.rate(|r| s3(r, |endpoint| answers(endpoint, "5xx")))),
+        column(S3, "open", Count, 1, |i| i.gauge(|r| s3(r, |endpoint| endpoint.under_way))),
+        column(S3, "mem", Bytes, 1, |i| i.gauge(|r| s3(r, |endpoint| endpoint.memory_bytes))),
         column(Local, "held", Bytes, 0, |i| i.gauge(|r| Some(*r.local.as_ref()?.bytes.get("ready")? as f64))),
         column(Local, "fill", Bytes, 0, |i| i.rate(|r| Some(r.local.as_ref()?.fills.bytes as f64))),
         column(Local, "open", Count, 0, |i| i.rate(|r| Some(passed(r)?.1))),
@@ -208,6 +225,10 @@ const COLUMNS: [Column; 48] = {
         column(Hedge, "won", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_won as f64))),
         column(Hedge, "wasted", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.hedges_wasted as f64))),
         column(Hedge, "avoided", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.avoided_reads as f64))),
+        column(Ahead, "fetch", Bytes, 0, |i| i.rate(|r| Some(r.client.as_ref()?.prefetched as f64))),
+        column(Ahead, "files", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead as f64))),
+        column(Ahead, "used", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead_used as f64))),
+        column(Ahead, "wasted", Count, 0, |i| i.rate(|r| Some(r.client.as_ref()?.files_ahead_wasted as f64))),
     ]
 };
 
@@ -373,6 +394,8 @@ pub(super) mod tests {
             ("/remotecache/ops", 10.0),
             ("/hedge/sent", 10.0),
             ("/hedge/avoided", 10.0),
+            ("/ahead/files", 10.0),
+            ("/ahead/wasted", 10.0),
             ("/rdma/write", 40960.0),
             ("/rdma/read", 640.0),
             ("/rdma/w_ops", 10.0),
@@ -383,6 +406,14 @@ pub(super) mod tests {
             ("/object/put", 20480.0),
             ("/object/put_c", 20.0),
             ("/object/del_c", 10.0),
+            ("/s3/ops", 10.0),
+            ("/s3/lat", 0.1),
+            ("/s3/sent", 40960.0),
+            ("/s3/recv", 10240.0),
+            ("/s3/4xx", 10.0),
+            ("/s3/5xx", 0.0),
+            ("/s3/open", 1.0),
+            ("/s3/mem", 65536.0),
         ] {
             assert!((number(pointer) - expected).abs() < 1e-9, "{pointer} is {}, not {expected}", number(pointer));
         }

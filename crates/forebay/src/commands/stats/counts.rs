@@ -2,7 +2,7 @@
 
 use forebay_metrics::LatencySnapshot;
 
-use forebay_node::report::{Listener, OriginCounts, OriginOperation, Paths, Report};
+use forebay_node::report::{Listener, OriginCounts, OriginOperation, Paths, Report, S3};
 
 fn all<'a>(latencies: impl IntoIterator<Item = &'a LatencySnapshot>) -> LatencySnapshot {
     latencies.into_iter().fold(LatencySnapshot::default(), |sum, latency| sum.and(latency))
@@ -116,6 +116,22 @@ pub(super) fn sent(report: &Report) -> Option<f64> {
 
 pub(super) fn retries(report: &Report) -> Option<f64> {
     counted(report, |counts| counts.retries)
+}
+
+/// What the S3 endpoints of a process count.
+pub(super) fn s3(report: &Report, of: impl Fn(&S3) -> u64) -> Option<f64> {
+    let counts = report.parts().filter_map(|part| part.s3.as_ref()).map(of);
+    counts.reduce(|sum, count| sum + count).map(|count| count as f64)
+}
+
+/// Answers of this class.
+pub(super) fn answers(endpoint: &S3, class: &str) -> u64 {
+    endpoint.answers.get(class).copied().unwrap_or(0)
+}
+
+pub(super) fn s3_requests(report: &Report) -> Option<LatencySnapshot> {
+    let endpoints = report.parts().filter_map(|part| part.s3.as_ref());
+    endpoints.map(|endpoint| all(endpoint.operations.values())).reduce(|sum, latency| sum.and(&latency))
 }
 
 /// What the origins of a worker in the process count.

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Models through a cache that has them, beside the same file on tmpfs read by others: `scripts/python.py bench-models`.
+
+Prints tables in Markdown: medians of rounds in which all take turns, and how often as fast as the others Forebay is.
+
+* `forebay.safetensors.load_file` beside `safetensors.numpy.load_file`: arrays of all tensors, in memory of their own;
+* `libforebay_streamer.so` beside Run:ai's `libstreamer.so`, where that is installed: all tensors into one buffer, by the interface of
+  0.17.
+
+Forebay's cache is in the process, or a worker's in another one on this host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import forebay
+import numpy
+from forebay.safetensors import load_file
+from safetensors.numpy import load_file as load_from_tmpfs
+from safetensors.numpy import save_file
+from scene import BUCKET, Rounds, Worker, head, make_plain, origin, somewhere, worker
+
+IN_PROCESS, OF_WORKER = "in the process", "of a worker"
+OURS, THEIRS = "forebay.safetensors", "safetensors on tmpfs"
+OUR_STREAMER, THEIR_STREAMER = "libforebay_streamer.so", "Run:ai's on tmpfs"
+NAME = "model.safetensors"
+
+
+class Sizes(NamedTuple):
+    """What the model has, in bytes."""
+
+    tensors: int
+    tensor: int
+    memory: str
+    rounds: int
+
+
+FULL = Sizes(64, 16 << 20, "2GiB", 5)
+#: To see that all of it works: the numbers say nothing.
+QUICK = Sizes(4, 1 << 20, "64MiB", 1)
+
+
+def made(path: Path, sizes: Sizes) -> None:
+    """A model of 16-bit floats."""
+    path.parent.mkdir(parents=True)
+    draw = numpy.random.default_rng(1)
+    tensors = {f"layer.{number:03}": draw.random(sizes.tensor // 2, numpy.float32) for number in range(sizes.tensors)}
+    save_file({name: tensor.astype(numpy.float16) for name, tensor in tensors.items()}, path)
+
+
+def timed(load: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    began = time.perf_counter()
+    load()
+    return time.perf_counter() - began
+
+
+def compare(path: Path, found: dict[str, Any]) -> None:
+    """That these are its tensors."""
+    wanted = load_from_tmpfs(path)
+    assert wanted.keys() == found.keys()
+    assert all(numpy.array_equal(wanted[name], found[name]) for name in wanted), "a tensor has other bytes"
+
+
+class Device(ctypes.Structure):
+    """Where bytes are to be: 0 is memory of the processor."""
+
+    _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int)]
+
+
+class Streamer:
+    """The interface of Run:ai's library, 0.17."""
+
+    def __init__(self, library: Path) -> None:
+        self._library = ctypes.CDLL(str(library))
+        self._library.runai_file_streamer_end.restype = None
+        self._handle = ctypes.c_void_p()
+        self._call("start", ctypes.byref(self._handle))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, f"runai_file_streamer_{name}")(*arguments)
+        if code != 0:
+            raise RuntimeError(f"{name} of {self._library._name} answers {code}")
+
+    def load(self, path: str, ranges: list[tuple[int, int]], buffer: Any) -> None:
+        """Reads ranges of a file, offsets and lengths, one after the other into ``buffer``."""
+        count = len(ranges)
+        places: list[int] = []
+        at: int = buffer.ctypes.data
+        for _, length in ranges:
+            places.append(at)
+            at += length
+        number = ctypes.c_uint64()
+        self._call(
+            "request",
+            self._handle,
+            ctypes.byref(number),
+            ctypes.c_uint32(1),
+            (ctypes.c_char_p * 1)(path.encode()),
+            (ctypes.c_uint32 * 1)(count),
+            (ctypes.c_size_t * count)(*[offset for offset, _ in ranges]),
+            (ctypes.c_size_t * count)(*[length for _, length in ranges]),
+            (ctypes.c_void_p * count)(*places),
+            Device(0, 0),
+        )
+        for _ in ranges:
+            answer = (ctypes.c_uint64(), ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_int())
+            self._call("response", self._handle, *map(ctypes.byref, answer), ctypes.c_uint(60_000))
+
+    def close(self) -> None:
+        self._library.runai_file_streamer_end(self._handle)
+
+
+@contextlib.contextmanager
+def streamer(library: Path, variables: dict[str, str], load: Callable[[Streamer], object]) -> Iterator[Streamer]:
+    """One that starts, and loads for the first time, with these variables in its environment."""
+    os.environ |= variables
+    started = Streamer(library)
+    try:
+        load(started)
+        for name in variables:
+            del os.environ[name]
+        yield started
+    finally:
+        started.close()
+
+
+def their_streamer() -> Path | None:
+    """Run:ai's library, where it is installed. Their package is not imported: that needs torch."""
+    found = importlib.util.find_spec("runai_model_streamer")
+    if found is None or not found.submodule_search_locations:
+        return None
+    library = Path(found.submodule_search_locations[0]) / "libstreamer/lib/libstreamer.so"
+    return library if library.exists() else None
+
+
+def tensors(place: Path, sizes: Sizes, count: int, of: Worker) -> Iterator[str]:
+    """The rows of `forebay.safetensors`."""
+    path = place / "s3" / BUCKET / NAME
+    seen: dict[str, str] = {"network_shared_memory": "on", "network_shared_memory_dir": str(of.windows)}
+    by_cache = {IN_PROCESS: Rounds(), OF_WORKER: Rounds()}
+    with (
+        forebay.Client(up=f"s3://{BUCKET}", worker_memory_size=sizes.memory, worker_memory_prewarm=False) as here,
+        forebay.Client(workers=of.address, client_memory_size="64MiB", **seen) as there,
+    ):
+        clients = {IN_PROCESS: here, OF_WORKER: there}
+        for client in clients.values():
+            compare(path, load_file(f"/{NAME}", client=client))
+        what = f"{sizes.tensors} tensors of {sizes.tensor >> 20} MiB"
+        for _ in range(count):
+            for cache, client in clients.items():
+                by_cache[cache].note(what, OURS, timed(functools.partial(load_file, f"/{NAME}", client=client)))
+            theirs = timed(functools.partial(load_from_tmpfs, path))
+            for rounds in by_cache.values():
+                rounds.note(what, THEIRS, theirs)
+    for cache, rounds in by_cache.items():
+        yield from rounds.rows(OURS, [THEIRS], cache)
+
+
+def streamed(place: Path, sizes: Sizes, count: int, of: Worker, ours: Path, theirs: Path | None) -> Iterator[str]:
+    """The rows of the streamers."""
+    path = place / "s3" / BUCKET / NAME
+    begin = path.stat().st_size - sizes.tensors * sizes.tensor
+    ranges = [(begin + number * sizes.tensor, sizes.tensor) for number in range(sizes.tensors)]
+    wanted = numpy.fromfile(path, numpy.uint8, offset=begin)
+    buffer = numpy.empty_like(wanted)
+    by_cache = {IN_PROCESS: Rounds(), OF_WORKER: Rounds()}
+    to_worker = {
+        "FOREBAY_CLUSTER_WORKERS": of.address,
+        "FOREBAY_NETWORK_SHARED_MEMORY": "on",
+        "FOREBAY_NETWORK_SHARED_MEMORY_DIR": str(of.windows),
+        "FOREBAY_STREAMER_MAP": f"s3://{BUCKET}=/",
+    }
+    in_process = {
+        "FOREBAY_STREAMER_UP": f"s3://{BUCKET}",
+        "FOREBAY_WORKER_MEMORY_PREWARM": "false",
+        "FOREBAY_WORKER_MEMORY_SIZE": sizes.memory,
+    }
+
+    def first(name: str, started: Streamer) -> None:
+        buffer.fill(0)
+        started.load(name, ranges, buffer)
+        assert numpy.array_equal(buffer, wanted), f"{name} has other bytes"
+
+    cached = f"s3://{BUCKET}/{NAME}"
+    libraries = {IN_PROCESS: (ours, in_process, cached), OF_WORKER: (ours, to_worker, cached)}
+    if theirs is not None:
+        libraries[THEIR_STREAMER] = (theirs, {}, str(path))
+    with contextlib.ExitStack() as stack:
+        peers: dict[str, tuple[Streamer, str]] = {}
+        for peer, (library, variables, name) in libraries.items():
+            begun = streamer(library, variables, functools.partial(first, name))
+            peers[peer] = (stack.enter_context(begun), name)
+        what = f"{sizes.tensors} tensors of {sizes.tensor >> 20} MiB, into one buffer"
+        for _ in range(count):
+            for peer, (started, name) in peers.items():
+                took = timed(functools.partial(started.load, name, ranges, buffer))
+                for cache in [peer] if peer in by_cache else list(by_cache):
+                    by_cache[cache].note(what, OUR_STREAMER if peer in by_cache else THEIR_STREAMER, took)
+    for cache, rounds in by_cache.items():
+        yield from rounds.rows(OUR_STREAMER, [THEIR_STREAMER], cache)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", type=Path, required=True, help="forebay-testkit-s3")
+    parser.add_argument("--program", type=Path, required=True, help="forebay")
+    parser.add_argument("--streamer", type=Path, help="libforebay_streamer.so, to be measured, too")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--quick", action="store_true", help="little of all, to see that it works")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else FULL
+    count = options.rounds or sizes.rounds
+    with tempfile.TemporaryDirectory(dir=somewhere(options.quick)) as name, contextlib.ExitStack() as stack:
+        place = Path(name)
+        make_plain(place)
+        made(place / "s3" / BUCKET / NAME, sizes)
+        stack.enter_context(origin(options.server, place, "0ms"))
+        of = stack.enter_context(worker(options.program, place, sizes.memory))
+        print(head(OURS, [THEIRS], "cache"))
+        print("\n".join(tensors(place, sizes, count, of)), flush=True)
+        if options.streamer:
+            print(f"\n{head(OUR_STREAMER, [THEIR_STREAMER], 'cache')}")
+            print("\n".join(streamed(place, sizes, count, of, options.streamer, their_streamer())), flush=True)
+
+
+if __name__ == "__main__":
+    main()
