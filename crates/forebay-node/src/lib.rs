@@ -43,6 +43,7 @@ mod keeper_process;
 pub mod keepers;
 pub mod keeping;
 mod leaving;
+mod lending;
 pub mod local;
 mod materialise_requests;
 mod measured;
