@@ -322,6 +322,41 @@ impl FileIndex {
         self.pump(now);
     }
 
+    /// What is in use of the backend that no file accounts for.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// So much room is wanted back by whoever lent it: files that are not open, that nobody asked for and that were not used since
+    /// then go, the one used longest ago before others.
+    pub(crate) fn reclaim(&mut self, bytes: u64, unused_since: Instant, now: Instant) {
+        let may_go = |entry: &Entry| entry.asked.is_none() && matches!(entry.state, EntryState::Ready { pins: 0 });
+        let idle = self.files.iter().filter(|(_, entry)| may_go(entry) && entry.used <= unused_since);
+        let mut idle: Vec<_> = idle.map(|(file, entry)| (entry.used, *file, entry.room())).collect();
+        idle.sort_unstable_by_key(|(used, ..)| *used);
+        // What is on its way out was wanted back before.
+        let mut freed = self.going;
+        for (_, file, room) in idle {
+            if freed >= bytes {
+                break;
+            }
+            freed += room;
+            self.totals.evictions += 1;
+            self.remove(file, now);
+        }
+    }
+
+    /// A handle that is served the ordinary way has read so much by now. A file that looks as if it were read, or mapped, as a whole
+    /// is taken if there is room, but nothing goes for it.
+    pub(crate) fn reads(&mut self, file: FileId, version: &FileVersion, reading: Reading, now: Instant) {
+        if self.is_closed || self.files.contains_key(&file) || !self.policy.is_read_whole(version.size, reading) {
+            return;
+        }
+        // Where there are too many files, that was counted.
+        let _ = self.enqueue(file, version, false, now);
+        self.pump(now);
+    }
+
     /// Time passed.
     pub(crate) fn tick(&mut self, now: Instant) {
         let over: Vec<FileId> =

@@ -193,6 +193,16 @@ impl Extent {
         }
     }
 
+    /// Gives the memory behind it back to the kernel, if it is a whole frame of a pool. The caller has the only view of it.
+    pub(crate) fn give_up(&self) -> rustix::io::Result<()> {
+        match &self.owner {
+            Owner::Pool { slot, pool } if slot.size() == FRAME_SIZE => {
+                pool.mapping.give_up(slot.offset()..slot.offset() + FRAME_SIZE)
+            }
+            Owner::Pool { .. } | Owner::Other { .. } => Err(rustix::io::Errno::INVAL),
+        }
+    }
+
     /// Where it lies in its pool.
     pub(crate) fn slot(&self) -> Option<Slot> {
         match &self.owner {

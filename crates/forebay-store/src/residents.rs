@@ -129,6 +129,11 @@ impl<T: Held> Residents<T> {
         Some(gone)
     }
 
+    /// The tier has so many frames for its copies. Pins that there are by now stay.
+    pub(crate) fn resize(&self, frames: u64) {
+        self.order.lock().most_pinned_frames = most_pinned_frames(frames);
+    }
+
     /// Takes out a copy that was inserted; no effect when it has left already.
     pub(crate) fn remove(&self, copy: &Arc<T>) {
         self.order.lock().take(copy);

@@ -202,3 +202,45 @@ async fn a_grant_to_one_who_left_is_not_lost() {
     drop(held);
     assert!(pool.try_alloc(FRAME).is_some());
 }
+
+/// Memory of this process that lies in pages of its own, in bytes.
+#[cfg(not(miri))]
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_frame_that_is_lent_is_in_use_and_takes_no_memory_and_is_backed_anew_when_it_is_back() {
+    // Far more than the other tests of this process take meanwhile.
+    const FRAMES: u64 = 32;
+    let pool =
+        Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::bytes(FRAMES * FRAME as u64)) });
+    let pool = pool.unwrap();
+    let mut filled: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME)).collect();
+    filled.iter_mut().for_each(|frame| frame.fill(7));
+    let before = resident();
+    let lent: Vec<_> = filled.into_iter().map(|frame| frame.lend().unwrap()).collect();
+    assert!(before - resident().min(before) > FRAMES * FRAME as u64 / 2, "{before} before, {} now", resident());
+    assert!(pool.try_alloc(1).is_none(), "to the pool they are in use");
+    assert_eq!(pool.used(), FRAMES * FRAME as u64);
+    drop(lent);
+    let mut again = pool.try_alloc(FRAME).unwrap();
+    assert!(again.iter().all(|byte| *byte == 0));
+    again.fill(1);
+    assert!(again.freeze().iter().all(|byte| *byte == 1));
+}
+
+#[test]
+#[cfg(not(miri))]
+fn what_is_no_whole_frame_or_has_another_view_is_not_lent() {
+    let pool = pool(2);
+    let small = pool.try_alloc(1000).unwrap();
+    assert_eq!(small.lend().unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    let (head, tail) = pool.try_alloc(FRAME).unwrap().split_at(10);
+    assert_eq!(head.lend().unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    drop(tail);
+    assert_eq!(pool.used(), 0, "nothing is lost by it");
+}
