@@ -94,6 +94,19 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.base().as_ptr().add(range.start).cast(), range.end - range.start, advice) }
     }
 
+    /// Whether a page of `range` is backed with memory: the highest bit of each entry says so.
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn is_backed(&self, range: Range<usize>) -> bool {
+        use std::os::unix::fs::FileExt as _;
+
+        let page = rustix::param::page_size();
+        let first = (self.base().as_ptr() as usize + range.start) / page;
+        let mut entries = vec![0; range.len() / page * 8];
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        pagemap.read_exact_at(&mut entries, first as u64 * 8).unwrap();
+        entries.chunks_exact(8).any(|entry| entry[7] >> 7 == 1)
+    }
+
     /// Has the kernel back `range` with memory now, as far as it is in the mapping.
     pub(crate) fn prewarm(&self, range: Range<usize>) -> rustix::io::Result<()> {
         let start = range.start.min(self.length());

@@ -56,7 +56,7 @@ pub struct SpanMut {
 
 /// A frame of a pool whose memory the kernel has for as long as this lives: for a file, say. To the pool it is in use.
 pub struct LentFrame {
-    _frame: SpanMut,
+    frame: SpanMut,
 }
 
 /// A shared view of bytes that no longer change. Clones and slices hold the extent alive.
@@ -95,15 +95,15 @@ impl SpanMut {
     }
 
     /// Lends the memory behind a whole frame ([`FRAME_SIZE`](crate::FRAME_SIZE) bytes) to the kernel, until the frame is dropped:
-    /// then it is the pool's again, and is backed anew when it is filled. Not for a pool that is registered with a card, which
-    /// would go on with the memory that it knows.
+    /// then it is the pool's again, and is backed anew when it is filled. [`Pool::warm_up`](crate::Pool::warm_up) leaves it out
+    /// meanwhile. Not for a pool that is registered with a card, which would go on with the memory that it knows.
     ///
     /// # Errors
     /// When this is no whole frame, or there is another view of it, or its memory would be of no use to the kernel: reserved huge
     /// pages, a sealed file.
     pub fn lend(mut self) -> io::Result<LentFrame> {
-        Arc::get_mut(&mut self.extent).ok_or(io::ErrorKind::InvalidInput)?.give_up()?;
-        Ok(LentFrame { _frame: self })
+        Arc::get_mut(&mut self.extent).ok_or(io::ErrorKind::InvalidInput)?.lend()?;
+        Ok(LentFrame { frame: self })
     }
 
     /// Keeps the first `length` bytes; no effect when there are fewer.
@@ -115,6 +115,13 @@ impl SpanMut {
     #[must_use]
     pub fn freeze(self) -> Span {
         Span { extent: self.extent, start: self.start, end: self.end }
+    }
+}
+
+impl Drop for LentFrame {
+    fn drop(&mut self) {
+        // Before the extent is anybody else's.
+        self.frame.extent.is_back();
     }
 }
 

@@ -19,8 +19,8 @@ use crate::read::Patience;
 use crate::run::{DiskRun, Run};
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
-    Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, adopted, evict,
-    held, read, slice, writer,
+    Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, adopted,
+    evict, held, read, slice, writer,
 };
 
 /// The part of memory that shows that it is going to be filled.

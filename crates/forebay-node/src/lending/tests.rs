@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
-use forebay_store::StoreOptions;
+use forebay_store::{Prewarm, StoreOptions};
 use forebay_types::SectorRange;
 
 use super::*;
@@ -46,6 +46,17 @@ async fn what_is_lent_is_used_memory_of_the_pool_until_it_is_given_back() {
     assert_eq!(store.pool().used(), 8 * MIB);
     lender.lingers(0);
     assert_eq!(store.pool().used(), 0);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_store_whose_memory_is_taken_ahead_lends_from_the_start() {
+    let pool = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(128)) }).unwrap();
+    let options = StoreOptions { prewarm: Prewarm::AtStart, ..StoreOptions::in_memory(pool) };
+    let store = Store::open(options).await.unwrap();
+    let lender = StoreLender::over(&store, false).unwrap();
+    assert!(lender.lend(10 * MIB).await);
+    assert_eq!(store.pool().used(), 12 * MIB);
     store.close().await;
 }
 
