@@ -31,7 +31,7 @@ fn has(mut table: impl BufRead, ino: u64) -> bool {
         }
         let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
         let number = fields.nth(4).and_then(|field| std::str::from_utf8(field).ok());
-        if number.is_some_and(|number| number.trim_end().parse() == Ok(ino)) {
+        if number.is_some_and(|number| number.trim_end().parse::<u64>() == Ok(ino)) {
             return true;
         }
     }

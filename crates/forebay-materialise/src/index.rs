@@ -22,7 +22,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use forebay_types::{FileId, FileVersion};
+use forebay_types::{FileId, FileVersion, MAX_BLOCK_SIZE};
 
 use crate::file::{NotTaken, Reading, Why};
 use crate::policy::Worth;
@@ -191,8 +191,9 @@ impl FileIndex {
     pub(crate) fn filled(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         let EntryState::Filling { cancelled, .. } = &mut entry.state else { return };
-        // It may have been asked for since.
-        let cancelled = cancelled.take().filter(|_| entry.asked.is_none());
+        // It may have been asked for since. What was read of it meanwhile may have been wrong: then it is not what was asked for.
+        let is_wrong = matches!(cancelled, Some(NotTaken::Failed(_)));
+        let cancelled = cancelled.take().filter(|_| is_wrong || entry.asked.is_none());
         self.filling -= 1;
         (entry.checked, entry.failures) = (now, 0);
         entry.enter(EntryState::Ready { pins: 0 }, now);
@@ -322,9 +323,13 @@ impl FileIndex {
         self.pump(now);
     }
 
-    /// What is in use of the backend that no file accounts for.
+    /// What is in use of the backend that no file accounts for, at least: what a fill has just written it has not told of yet.
     pub(crate) fn missing(&self) -> u64 {
-        self.missing
+        let untold = |entry: &Entry| match entry.state {
+            EntryState::Filling { written, .. } => entry.room().saturating_sub(written).min(u64::from(MAX_BLOCK_SIZE)),
+            _ => 0,
+        };
+        self.missing.saturating_sub(self.files.values().map(untold).sum())
     }
 
     /// So much room is wanted back by whoever lent it: files that are not open, that nobody asked for and that were not used since
@@ -397,6 +402,12 @@ impl FileIndex {
             }
             (EntryState::Ready { .. } | EntryState::Unchecked | EntryState::Leaving { .. }, false) => {
                 self.lost(file, now)
+            }
+            // Whoever was shown it, as its fill ended, read wrong bytes: no open is to get it.
+            (EntryState::Filling { .. }, false) => {
+                if let EntryState::Filling { cancelled, .. } = &mut entry.state {
+                    *cancelled = Some(NotTaken::Failed("it was not what it should be when it was whole".to_owned()));
+                }
             }
             _ => {}
         }

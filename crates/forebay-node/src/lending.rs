@@ -197,9 +197,20 @@ impl Lender for StoreLender {
             }
             return;
         }
-        if let Err(error) = adopt(&store, id, layout, &file, checksums) {
+        let adopted = adopt(&store, id, layout, &file, checksums);
+        if let Err(error) = &adopted {
             debug!(file = %id, %error, "a materialised file stays beside its blocks");
-            self.leaves(id);
+        }
+        let mut state = self.state.lock();
+        // It may have left meanwhile, since the store read wrong bytes of it, or all of it has ended: what was adopted after that
+        // would never be disowned.
+        if adopted.is_err() {
+            state.adopted.remove(&id);
+        }
+        let stays = state.adopted.contains(&id);
+        drop(state);
+        if !stays {
+            store.disown(id);
         }
     }
 

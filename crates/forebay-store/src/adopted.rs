@@ -30,6 +30,10 @@ pub(crate) fn adopt(core: &Core, key: BlockKey, bytes: Span, checksums: SectorCh
         if replaced.iter().any(|old| old.marks.is_pinned()) {
             return None;
         }
+        // A disk gets it when it leaves, to be kept as what was there.
+        let in_memory = replaced.first().map(|old| old.marks.keep());
+        let keep = in_memory.or_else(|| runs.disk.first().map(|old| old.marks.keep()));
+        copy.marks.place.lock().keep = keep.unwrap_or_default();
         put_in(&mut runs.memory, Arc::clone(&copy));
         for old in &replaced {
             core.memory.remove(old);
@@ -54,8 +58,10 @@ pub(crate) fn disown(core: &Core, file: FileId) {
 pub(crate) fn give_up(core: &Core, key: &BlockKey) {
     let may_go = |copy: &MemoryRun| !copy.is_adopted() && !copy.has_readers() && !copy.marks.is_pinned();
     for copy in of_block(core, key, may_go) {
-        core.memory.remove(&copy);
-        core.let_go(copy);
+        // Eviction may have taken it meanwhile.
+        if core.memory.remove(&copy) {
+            core.let_go(copy);
+        }
     }
 }
 
@@ -69,4 +75,5 @@ pub(crate) fn set_lent_frames(core: &Core, frames: u64) {
     let all = core.pool.capacity().as_u64() / frame;
     core.lent.store(frames.min(all) * frame, Ordering::Relaxed);
     core.memory.resize(all.saturating_sub(frames));
+    core.notice_use();
 }

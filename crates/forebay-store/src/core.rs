@@ -256,7 +256,11 @@ impl Core {
                 self.slabs[copy.extent.disk()].residents.reclass(copy, keep, false);
             }
             for copy in runs.memory.iter().filter(|copy| copy.marks.keep() != keep) {
-                self.memory.reclass(copy, keep, is_pinned_on_disk(runs, &copy.run));
+                if copy.is_adopted() {
+                    copy.marks.place.lock().keep = keep;
+                } else {
+                    self.memory.reclass(copy, keep, is_pinned_on_disk(runs, &copy.run));
+                }
             }
         });
     }

@@ -134,9 +134,9 @@ impl<T: Held> Residents<T> {
         self.order.lock().most_pinned_frames = most_pinned_frames(frames);
     }
 
-    /// Takes out a copy that was inserted; no effect when it has left already.
-    pub(crate) fn remove(&self, copy: &Arc<T>) {
-        self.order.lock().take(copy);
+    /// Takes out a copy that was inserted; no effect when it has left already. Whether it had not.
+    pub(crate) fn remove(&self, copy: &Arc<T>) -> bool {
+        self.order.lock().take(copy)
     }
 
     /// Keeps a copy on other terms from now on; no effect when it has left already.

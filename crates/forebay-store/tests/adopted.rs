@@ -137,3 +137,18 @@ async fn the_watermarks_are_of_the_frames_that_are_not_lent() {
     assert_eq!(ByteSize::bytes(store.stats().memory.used), ByteSize::mib(8));
     store.close().await;
 }
+
+#[tokio::test]
+async fn what_a_policy_says_of_an_adopted_block_holds_on_the_disk_that_gets_it_when_its_file_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(on_disk(32, dir.path(), 64)).await.unwrap();
+    let key = key(1, 0);
+    let (_file, span, checksums) = mapped(&key);
+    assert!(store.adopt(key, span, checksums));
+    store.reclass_file(key.file, Keep { pinned: true, ..Keep::default() });
+    store.disown(key.file);
+    store.flush().await;
+    assert_eq!(store.coverage(&key).disk, [sectors(0, 32)]);
+    assert_eq!(store.stats().disks[0].pinned_bytes, u64::from(MIB));
+    store.close().await;
+}

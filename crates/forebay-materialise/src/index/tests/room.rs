@@ -58,3 +58,33 @@ fn a_file_that_is_read_as_a_whole_comes_if_there_is_room_and_drives_nothing_out(
     }
     assert_eq!(rig.whole(), [1, 2], "there is no room for more");
 }
+
+#[test]
+fn a_file_of_which_wrong_bytes_were_read_as_its_fill_ended_is_shown_to_nobody() {
+    let mut rig = Rig::new(limits(10 * MIB));
+    let (file, _) = version(1, MIB);
+    assert_eq!((rig.open(1, MIB), rig.open(1, MIB)), (Answer::No, Answer::No));
+    assert_eq!(rig.filling, [file]);
+    rig.index.checked(file, None, false, rig.now);
+    rig.obey();
+    rig.end_fill(0, None);
+    assert_eq!(rig.removing, [file]);
+    assert_eq!(rig.open(1, MIB), Answer::No);
+    rig.settle();
+    assert!(rig.whole().is_empty());
+}
+
+#[test]
+fn what_a_fill_has_just_written_is_not_taken_for_memory_that_somebody_else_holds() {
+    let mut rig = Rig::new(limits(20 * MIB));
+    let (file, _) = version(1, 8 * MIB);
+    assert_eq!((rig.open(1, 8 * MIB), rig.open(1, 8 * MIB)), (Answer::No, Answer::No));
+    // A block of it, of which it has not told yet.
+    rig.index.free(16 * MIB, rig.now);
+    assert_eq!(rig.index.missing(), 0);
+    rig.index.progress(&file, 4 * MIB);
+    rig.index.free(16 * MIB, rig.now);
+    assert_eq!(rig.index.missing(), 0);
+    rig.index.free(10 * MIB, rig.now);
+    assert_eq!(rig.index.missing(), 2 * MIB, "what cannot be the next block of it");
+}
