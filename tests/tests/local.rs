@@ -118,6 +118,10 @@ fn by_default(bucket: &Bucket) -> Option<Mount> {
 }
 
 fn count(mount: &Mount, pointer: &str) -> u64 {
+    if pointer.starts_with("/store/") {
+        // The worker's.
+        return mount.counter(pointer);
+    }
     let stats = mount.own_stats();
     stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
 }

@@ -461,7 +461,7 @@ impl FileIndex {
                 EntryState::Removing => bytes.leaving += room,
             }
         }
-        stats.bytes.lingering = self.missing;
+        stats.bytes.lingering = self.missing();
         (stats.opens.ready, stats.opens.no) = (self.totals.ready, self.totals.no);
         stats.refused.room = self.totals.no_room;
         stats.refused.size = self.totals.bad_size;

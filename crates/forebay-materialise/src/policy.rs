@@ -123,7 +123,9 @@ impl Policy {
         if size < FILLED_WHILE_READ || size > max_file_size || size > room / 2 {
             return false;
         }
-        reading.is_mapped || reading.from_start >= (size / 8).min(STREAMED)
+        // What it left out on the way is no more than what it read.
+        let is_dense = reading.bytes >= reading.from_start / 2;
+        reading.is_mapped || (is_dense && reading.from_start >= (size / 8).min(STREAMED))
     }
 
     /// How often it was opened lately.
@@ -229,6 +231,7 @@ mod tests {
             (8 * MIB, streamed(MIB - 1), false),
             (48 * MIB, streamed(6 * MIB), true),
             (8 * MIB, Reading { bytes: 6 * MIB, sequential: 6 * MIB, ..Reading::default() }, false),
+            (8 * MIB, Reading { bytes: MIB / 4, from_start: MIB, ..Reading::default() }, false),
             (8 * MIB, mapped, true),
             (MIB - 1, Reading { from_start: MIB - 1, ..mapped }, false),
             (51 * MIB, Reading { from_start: 51 * MIB, ..mapped }, false),

@@ -3,7 +3,9 @@
 //! The worker's pool has frames, and a frame that is lent is one whose memory the kernel has, for the pages of files. So pool and files
 //! stay within `worker.memory.size` together. How much that is, and who gives way, is decided in [`budget`]; this carries it out.
 //!
-//! A file that is whole has its blocks in the worker's store as well: the store adopts its pages and gives its own copy up.
+//! A file that is whole has its blocks in the worker's store as well: the store adopts its pages and gives its own copy up. What is too
+//! small for that stays in both until there is need of room, and goes first then: whoever opened it before it was whole may read it
+//! from the store only now.
 
 mod budget;
 
@@ -28,7 +30,7 @@ const FRAME: u32 = FRAME_SIZE as u32;
 const MIN_LENT: ByteSize = ByteSize::mib(32);
 const MIN_POOL: ByteSize = ByteSize::mib(96);
 const MIN_SHOWN_POOL: ByteSize = ByteSize::mib(128);
-/// Smaller files are not adopted: the store gives them up, or has them as well where peers ask for them. Each file that is adopted is a mapping, of which a process may have 65,530.
+/// Smaller files are not adopted. Each file that is adopted is a mapping, of which a process may have 65,530.
 const MIN_ADOPTED: u64 = 1 << 20;
 /// So many files are adopted at once.
 const MAX_ADOPTED: usize = 8192;
@@ -183,18 +185,17 @@ impl Lender for StoreLender {
 
     fn is_whole(&self, id: FileId, layout: BlockLayout, file: OwnedFd, checksums: &SectorChecksums) {
         let mut state = self.state.lock();
-        state.budget.is_whole(|key| key.file == id);
+        state.budget.is_once(|key| key.file == id);
         let Some(store) = state.store.clone() else { return };
         let is_taken = layout.file_size() >= MIN_ADOPTED && state.adopted.len() < MAX_ADOPTED;
         if is_taken {
             state.adopted.insert(id);
+        } else if !self.has_peers {
+            // The kernel reads it from now on, and nobody else asks.
+            (0..layout.blocks()).for_each(|index| state.budget.is_doubled(BlockKey { file: id, index }));
         }
         drop(state);
         if !is_taken {
-            // The kernel reads it from now on, and nobody else asks.
-            if !self.has_peers {
-                (0..layout.blocks()).for_each(|index| store.give_up(&BlockKey { file: id, index }));
-            }
             return;
         }
         let adopted = adopt(&store, id, layout, &file, checksums);
@@ -217,6 +218,7 @@ impl Lender for StoreLender {
     fn leaves(&self, id: FileId) {
         let mut state = self.state.lock();
         let was_adopted = state.adopted.remove(&id);
+        state.budget.is_once(|key| key.file == id);
         let store = state.store.clone().filter(|_| was_adopted);
         drop(state);
         if let Some(store) = store {

@@ -25,7 +25,7 @@ const MAX_QUARTERS_SHOWN: u64 = 1;
 const RESERVE: u64 = 64 << 20;
 /// Moments at which the store is remembered. With more of them every second one is forgotten.
 const MAX_SEEN: usize = 256;
-/// Blocks of files that are being filled, and that the store has as well, of which it is remembered that they are.
+/// Blocks that are in a file, and that the store has as well, of which it is remembered that they are.
 const MAX_DOUBLED: usize = 4096;
 
 /// How the store fares.
@@ -125,15 +125,15 @@ impl Budget {
         self.taken += self.frame;
     }
 
-    /// The store has this block, and so has a file that is not whole yet.
+    /// The store has this block, and so has a file.
     pub(crate) fn is_doubled(&mut self, key: BlockKey) {
         if self.doubled.len() < MAX_DOUBLED {
             self.doubled.push_back(key);
         }
     }
 
-    /// A file is whole: what the store had of it is not there twice any more, or has been given up.
-    pub(crate) fn is_whole(&mut self, is_of_it: impl Fn(&BlockKey) -> bool) {
+    /// What there is of a file is not there twice any more: the store has its pages, or it is gone.
+    pub(crate) fn is_once(&mut self, is_of_it: impl Fn(&BlockKey) -> bool) {
         self.doubled.retain(|key| !is_of_it(key));
     }
 

@@ -76,7 +76,7 @@ fn what_is_there_twice_goes_first_where_the_store_is_full() {
     let mut budget = Budget::new(48 * MIB, FRAME);
     (0..3).for_each(|index| budget.is_doubled(key(index)));
     assert_eq!(budget.ask(MIB, full), Step::GiveUp(key(0)));
-    budget.is_whole(|key| key.index == 1);
+    budget.is_once(|key| key.index == 1);
     assert_eq!(budget.ask(MIB, full), Step::GiveUp(key(2)));
     assert_eq!(budget.ask(MIB, full), Step::Take, "there is nothing else");
 }
