@@ -80,14 +80,14 @@ impl Cluster {
         self.setup().memory("128MiB").member(name)
     }
 
-    /// Mounts what the workers serve, and keeps next to nothing itself.
+    /// Mounts what the workers serve, and keeps next to nothing itself, nor does the kernel.
     ///
     /// # Panics
     /// When it fails.
     #[must_use]
     #[track_caller]
     pub fn mount(&self) -> Mount {
-        self.setup().option("client.memory.size=8MiB").mount_cluster()
+        self.setup().option("client.memory.size=8MiB").served_by_the_mount().mount_cluster()
     }
 
     /// Starts a coordinator.

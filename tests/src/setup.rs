@@ -21,10 +21,23 @@ impl Setup {
         Self { environment: bucket.environment(), arguments: Vec::new() }.memory("128MiB")
     }
 
-    /// Without any origin: for a mount of workers, which needs no credentials.
+    /// Without any origin: for a mount of workers, which needs no credentials. All that is read reaches it, as most tests of such
+    /// mounts are about what it and its workers do then.
     #[must_use]
     pub fn without_origin() -> Self {
+        Self::of_user().served_by_the_mount()
+    }
+
+    /// The same as a user has it: the kernel may read by itself what is read twice.
+    #[must_use]
+    pub fn of_user() -> Self {
         Self::default().option("client.memory.size=64MiB")
+    }
+
+    /// No file is materialised: all that is read reaches the mount, and its workers.
+    #[must_use]
+    pub fn served_by_the_mount(self) -> Self {
+        self.option("client.local.size=0")
     }
 
     /// Adds a flag with a value.

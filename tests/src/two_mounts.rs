@@ -20,8 +20,8 @@ impl TwoMounts {
     pub fn new(settings: &[&str]) -> Self {
         let bucket = Bucket::new();
         let worker = Setup::of(&bucket).options(settings).worker(&bucket);
-        let near = Setup::without_origin().options(settings).mount([&worker]);
-        let far = Setup::without_origin().options(settings).mount([&worker]);
+        let near = Setup::of_user().options(settings).mount([&worker]);
+        let far = Setup::of_user().options(settings).mount([&worker]);
         Self { near, far, _worker: worker, bucket }
     }
 }

@@ -40,7 +40,7 @@ fn mount_of_worker() -> Served {
     let bucket = Bucket::new();
     let tree = tree_in(&bucket);
     let worker = Setup::of(&bucket).worker(&bucket);
-    let mount = Setup::without_origin().option(KEPT).mount([&worker]);
+    let mount = Setup::of_user().option(KEPT).mount([&worker]);
     Served { tree, worker: Some(worker), mount, bucket }
 }
 

@@ -156,7 +156,7 @@ impl OneObject {
                 return Self { mount: setup.up(&bucket), _worker: None, bucket };
             }
             let worker = setup.worker(&bucket);
-            let mount = Setup::without_origin().options(&little).mount([&worker]);
+            let mount = Setup::of_user().options(&little).mount([&worker]);
             Self { mount, _worker: Some(worker), bucket }
         })
     }

@@ -1,8 +1,10 @@
 //! Files that a mount keeps whole, as people and jobs ask for them.
 
+use std::io::Read as _;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Mount, Setup, eventually, finish, forebay, skipped};
+use forebay_e2e::mapping::Mapping;
+use forebay_e2e::{Bucket, Mount, Setup, eventually, finish, forebay, resident, resident_shared, skipped};
 use forebay_testkit::DataSet;
 use serde_json::Value;
 
@@ -64,7 +66,7 @@ fn what_there_is_no_room_for_is_named_and_a_mount_without_room_says_what_to_set(
     assert_eq!(added.code, Some(1), "{added:?}");
     assert!(added.stderr.contains("client.local.size"), "{}", added.stderr);
     let bucket = Bucket::new();
-    let without = Setup::of(&bucket).up(&bucket);
+    let without = Setup::of(&bucket).option("client.local.size=0").up(&bucket);
     let refused = without.ask(&["fs", "local", "ls"]);
     assert!(refused.code != Some(0) && refused.stderr.contains("client.local.size"), "{refused:?}");
 }
@@ -103,4 +105,125 @@ fn a_job_that_a_mount_has_no_room_for_fails_and_names_the_files() {
     assert_eq!((done.code, &report["state"]), (Some(8), &Value::from("FAILED")), "{report}");
     assert!(report["delivery"]["no_room"].as_u64() > Some(0), "{report}");
     assert!(report["delivery"]["missing"][0]["path"].as_str().unwrap().starts_with("/models/"), "{report}");
+}
+
+/// A mount with 128 MiB of memory and no setting of theirs; `None` where the kernel passes none through, or the memory cannot be lent.
+fn by_default(bucket: &Bucket) -> Option<Mount> {
+    let mount = Setup::of(bucket).memory("128MiB").up(bucket);
+    if mount.own_stats()["local"]["on"] != true {
+        skipped(&format!("no files are materialised here: {}", mount.summary()["passthrough"]));
+        return None;
+    }
+    Some(mount)
+}
+
+fn count(mount: &Mount, pointer: &str) -> u64 {
+    if pointer.starts_with("/store/") {
+        // The worker's.
+        return mount.counter(pointer);
+    }
+    let stats = mount.own_stats();
+    stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
+}
+
+/// What files take of memory.
+fn taken(mount: &Mount) -> u64 {
+    ["ready", "filling", "leaving", "lingering"].iter().map(|of| count(mount, &format!("/local/bytes/{of}"))).sum()
+}
+
+#[test]
+fn without_a_setting_a_file_that_is_read_twice_is_served_by_the_kernel_and_lies_in_memory_once() {
+    const SIZE: u64 = 16 * MIB + 12_345;
+    let bucket = Bucket::new();
+    bucket.put("a", DATA, SIZE);
+    let Some(mount) = by_default(&bucket) else { return };
+    let told = mount.summary()["passthrough"].as_str().unwrap_or_default().to_owned();
+    assert!(told.starts_with("files that are read twice are served by the kernel itself"), "{told}");
+    assert_eq!(count(&mount, "/local/capacity_bytes"), 64 * MIB, "all but 64 MiB");
+    eventually("the kernel reads it", SOON, || {
+        assert!(std::fs::read(mount.path("a")).unwrap() == DATA.expected(0..SIZE));
+        count(&mount, "/local/handles/passed") > 0
+    });
+    let gets = bucket.gets();
+    eventually("the worker's own copy is gone", SOON, || count(&mount, "/store/memory/runs") == 0);
+    let (used, files) = (count(&mount, "/store/memory/used"), taken(&mount));
+    assert!(files >= SIZE && used >= files && used < files + 8 * MIB, "{used} used, {files} of files");
+    assert!(std::fs::read(mount.path("a")).unwrap() == DATA.expected(0..SIZE));
+    // What is dropped is the worker's again.
+    let _ = mount.ask(&["fs", "local", "drop", "--all"]).succeeded();
+    eventually("its memory is given back", SOON, || count(&mount, "/store/memory/used") < 8 * MIB);
+    assert_eq!(bucket.gets(), gets, "nothing was fetched again");
+}
+
+#[test]
+fn files_and_blocks_that_take_turns_stay_within_the_memory_of_the_worker() {
+    const FILES: u64 = 12;
+    const SIZE: u64 = 16 * MIB;
+    let bucket = Bucket::new();
+    for file in 0..FILES {
+        bucket.put(&file.to_string(), DATA, SIZE);
+    }
+    let Some(mount) = by_default(&bucket) else { return };
+    // Pages of its own, and those of the files, which are nobody's.
+    let anonymous = || resident(mount.pid()).saturating_sub(resident_shared(mount.pid()));
+    let start = anonymous();
+    let mut most = 0;
+    for round in 0..3 {
+        for file in 0..FILES {
+            let path = mount.path(&file.to_string());
+            // Of some a part only: they stay in blocks.
+            let length = if (file + round) % 3 == 0 { MIB } else { SIZE };
+            let mut bytes = vec![0; length as usize];
+            std::fs::File::open(path).unwrap().read_exact(&mut bytes).unwrap();
+            assert!(bytes == DATA.expected(0..length), "{file}");
+            let used = count(&mount, "/store/memory/used");
+            assert!(used <= 128 * MIB && taken(&mount) <= 64 * MIB, "{used} used, {} of files", taken(&mount));
+            most = most.max(anonymous().saturating_sub(start) + taken(&mount));
+        }
+    }
+    // What is beside the cache depends on the machine: threads, and what the allocator keeps.
+    assert!(most <= 128 * MIB / 100 * 115 + 48 * MIB, "{most} bytes more than at the start");
+}
+
+#[test]
+fn a_cold_file_that_is_read_from_its_start_is_filled_meanwhile_and_passed_through_at_its_next_open() {
+    const SIZE: u64 = 24 * MIB;
+    let bucket = Bucket::new();
+    bucket.put("a", DATA, SIZE);
+    let Some(mount) = by_default(&bucket) else { return };
+    let before = bucket.proxy().counts().bytes;
+    assert!(std::fs::read(mount.path("a")).unwrap() == DATA.expected(0..SIZE));
+    eventually("it is whole, though it was opened once", SOON, || count(&mount, "/local/files/ready") == 1);
+    let fetched = bucket.proxy().counts().bytes - before;
+    assert!(fetched <= SIZE + SIZE / 10, "the fill and the reader share what is fetched: {fetched}");
+    eventually("the last close has come, and the next open is passed through", SOON, || {
+        assert!(std::fs::read(mount.path("a")).unwrap() == DATA.expected(0..SIZE));
+        count(&mount, "/local/handles/passed") > 0
+    });
+}
+
+#[test]
+fn a_cold_file_that_is_mapped_is_fetched_as_a_whole_when_it_is_read_here_and_there() {
+    const SIZE: u64 = 24 * MIB;
+    let bucket = Bucket::new();
+    bucket.put("a", DATA, SIZE);
+    let Some(mount) = by_default(&bucket) else { return };
+    let mapping = Mapping::of(&mount.path("a"), SIZE as usize).unwrap();
+    for at in [11, 3, 19, 7, 15, 1] {
+        let place = at * MIB + 5;
+        assert!(mapping.read(place as usize..place as usize + 3).unwrap() == DATA.expected(place..place + 3));
+    }
+    eventually("it is whole", SOON, || count(&mount, "/local/files/ready") == 1);
+}
+
+#[test]
+fn one_setting_turns_them_off() {
+    let bucket = Bucket::new();
+    bucket.put("a", DATA, MIB);
+    let mount = Setup::of(&bucket).option("client.local.size=0").up(&bucket);
+    assert_eq!(mount.summary()["passthrough"], "off: client.local.size is 0");
+    for _ in 0..3 {
+        assert!(std::fs::read(mount.path("a")).unwrap() == DATA.expected(0..MIB));
+    }
+    assert!(mount.own_stats()["local"].is_null());
 }

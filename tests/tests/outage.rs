@@ -74,7 +74,7 @@ fn a_mount_that_may_read_the_origin_does_so_while_there_is_no_worker() {
     let mounts = format!("mounts=/={}", bucket.url());
     // A read that is late on a busy machine would go to the origin, too.
     let options = ["client.origin.direct=true", "client.hedge.enabled=false", mounts.as_str()];
-    let mount = Setup::of(&bucket).options(&options).mount([&worker]);
+    let mount = Setup::of(&bucket).options(&options).served_by_the_mount().mount([&worker]);
     reading::verify(&mount.path("file00"), tree.file("file00").data, 8 * MIB + 5);
     assert_eq!(own(&mount, "direct_requests"), 0, "workers are asked while there are any");
     worker.kill();

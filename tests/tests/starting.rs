@@ -145,7 +145,7 @@ fn a_worker_caches_on_disks_alone_and_says_how_it_serves_them() {
     let pattern = root.path().join("nvme*");
     let setup = Setup::of(&bucket).memory("0").disk(&pattern, "64MiB").option("worker.disk.serve=pagecache");
     let worker = setup.worker(&bucket);
-    let mount = Setup::without_origin().mount([&worker]);
+    let mount = Setup::of_user().mount([&worker]);
     let written = || {
         let stats = worker.stats();
         let disks = stats["store"]["disks"].as_array().unwrap().clone();
@@ -160,7 +160,7 @@ fn a_worker_caches_on_disks_alone_and_says_how_it_serves_them() {
         eventually("it is on the disks", Duration::from_secs(120), || written() >= bytes);
     }
     let gets = bucket.gets();
-    tree.verify(&Setup::without_origin().mount([&worker]).root());
+    tree.verify(&Setup::of_user().mount([&worker]).root());
     assert_eq!(bucket.gets(), gets, "a second reader has it from the cache");
     assert!(worker.log_text().contains("blocks are cached on disk"), "{}", worker.log_text());
     assert!(disks.iter().all(|disk| disk.join("slab").exists()));

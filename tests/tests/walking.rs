@@ -67,7 +67,7 @@ fn own(mount: &Mount, counter: &str) -> u64 {
 /// Mounts of the bucket: one that has its worker, and one whose worker is elsewhere as far as it can tell.
 fn mounts(bucket: &Bucket, options: &[&str]) -> [(Option<Worker>, Mount); 2] {
     let worker = Setup::of(bucket).option("network.shared_memory=off").worker(bucket);
-    let elsewhere = Setup::without_origin().option("network.shared_memory=off").options(options);
+    let elsewhere = Setup::of_user().option("network.shared_memory=off").options(options);
     let mount = elsewhere.mount(std::slice::from_ref(&worker));
     [(None, Setup::of(bucket).options(options).up(bucket)), (Some(worker), mount)]
 }
@@ -194,7 +194,7 @@ fn a_file_that_was_replaced_after_it_was_fetched_ahead_is_read_as_it_was_no_long
             0 => (None, Setup::of(&bucket).option("metadata.ttl=2s").up(&bucket)),
             _ => {
                 let worker = worker_ttl.worker(&bucket);
-                let elsewhere = Setup::without_origin().options(&["network.shared_memory=off", "metadata.ttl=2s"]);
+                let elsewhere = Setup::of_user().options(&["network.shared_memory=off", "metadata.ttl=2s"]);
                 let mount = elsewhere.mount(std::slice::from_ref(&worker));
                 (Some(worker), mount)
             }

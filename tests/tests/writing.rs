@@ -81,8 +81,8 @@ fn fio_verifies_through_another_mount_what_it_wrote_through_one() {
     let Some(fio) = Fio::find() else { return };
     let bucket = Bucket::new();
     let worker = Setup::of(&bucket).worker(&bucket);
-    let mut far = Setup::without_origin().mount([&worker]);
-    let near = Setup::without_origin().mount([&worker]);
+    let mut far = Setup::of_user().mount([&worker]);
+    let near = Setup::of_user().mount([&worker]);
     for (rw, bs, engine) in [("write", "1M", "libaio"), ("randwrite", "64k", "psync"), ("randwrite", "4k", "mmap")] {
         let name = format!("{rw}-{bs}");
         let run = |mount: &Mount, more: &[&str]| {
@@ -284,7 +284,7 @@ fn a_mount_or_a_worker_that_takes_no_writes_refuses_them() {
     assert_eq!(refusals(&mount), [Some(Errno::ROFS); 5]);
     assert_eq!(std::fs::read(mount.path("file")).unwrap(), b"1");
     let worker = Setup::of(&bucket).option("write.mode=none").worker(&bucket);
-    let mount = Setup::without_origin().mount([&worker]);
+    let mount = Setup::of_user().mount([&worker]);
     // The mode bits show it, and the kernel asks them first if we are not root.
     let refused = if is_root() { Errno::ROFS } else { Errno::ACCESS };
     assert_eq!(refusals(&mount), [Some(refused); 5]);

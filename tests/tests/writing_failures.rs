@@ -163,7 +163,7 @@ fn what_was_written_to_a_mount_that_is_killed_is_uploaded_after_it_is_mounted_ag
 /// A mount of a worker in another process, so that the worker outlives it.
 fn of_worker(bucket: &Bucket) -> (Worker, Mount) {
     let worker = Setup::of(bucket).options(&IMPATIENT).worker(bucket);
-    let mount = Setup::without_origin().mount([&worker]);
+    let mount = Setup::of_user().mount([&worker]);
     (worker, mount)
 }
 

@@ -75,7 +75,7 @@ fn random_operations_on_files_while_the_mount_is_replaced_again_and_again() {
     let Some(fsx) = installed("fsx") else { return };
     let bucket = Bucket::new();
     let worker = Setup::of(&bucket).worker(&bucket);
-    let mut mount = Setup::without_origin().mount([&worker]);
+    let mut mount = Setup::of_user().mount([&worker]);
     let files: Vec<_> = (0..FILES).map(|number| mount.path(&format!("fsx{number}"))).collect();
     let mut replaced = 0;
     std::thread::scope(|scope| {

@@ -256,14 +256,19 @@ keys! {
         client_small_file_size "client.small_file_size": ByteSize = ByteSize::kib(256), in ByteSize::bytes(0)..=ByteSize::mib(1);
     }
     section "Materialised files: whole local copies that the kernel reads without a request to the mount" {
-        /// Room for files that this node reads often. The kernel reads them without asking the mount. 0 turns this
-        /// off. This needs Linux 6.9 and CAP_SYS_ADMIN.
-        client_local_size "client.local.size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MAX_BYTES;
-        /// A directory on a local disk for these files. Unset: memory, in huge pages, which nothing else can see.
+        /// Room for files that this node reads often. The kernel reads them without asking the mount. This needs Linux
+        /// 6.9 and CAP_SYS_ADMIN. 0 turns this off. Unset: a worker in the mount's process (`forebay up`, or a mount
+        /// that shares its cache) lends up to three quarters of `worker.memory.size`, or a quarter if it shares its
+        /// memory, and leaves 64 MiB; any other mount takes a sixteenth of the memory that it may have, at most 8 GiB. A
+        /// size is room beside `worker.memory.size`.
+        client_local_size "client.local.size": Option<ByteSize> = None, in Some(ByteSize::bytes(0))..=Some(MAX_BYTES), example "\"64GiB\"";
+        /// A directory on a local disk for these files, with `client.local.size`. Unset: memory, in huge pages, which
+        /// nothing else can see.
         client_local_dir "client.local.dir": Option<PathBuf> = None, example "\"/mnt/nvme0/forebay-local\"";
         /// A longer file is materialised only if a job or `forebay fs local add` asks for it.
         client_local_max_file_size "client.local.max_file_size": ByteSize = ByteSize::gib(64), in SECTOR..=MAX_BYTES;
-        /// This many opens within about ten minutes make a file worth materialising.
+        /// This many opens within about ten minutes make a file worth materialising. One that a program reads from its
+        /// start, or maps, is taken before that if there is room.
         client_local_min_opens "client.local.min_opens": u32 = 2, in 1..=1_000_000;
         /// The first open of a file up to this size waits until the whole file is local. 0: no open waits.
         client_local_first_open_size "client.local.first_open_size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MAX_BYTES;

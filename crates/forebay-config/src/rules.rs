@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::hash::Hash;
 
+use forebay_types::ByteSize;
+
 use crate::endpoints::Room;
 use crate::error::Problem;
 use crate::key::Key;
@@ -41,14 +43,14 @@ const RULES: &[Rule] = &[
     Rule {
         why: "the room for materialised files must hold at least one block, or be 0, which turns them off",
         keys: &["client.local.size", "block.size"],
-        holds: |config| config.client_local_size.as_u64() == 0 || config.client_local_size >= config.block_size,
+        holds: |config| config.client_local_size.is_none_or(|size| size.as_u64() == 0 || size >= config.block_size),
     },
     Rule {
         why: "a file whose first open waits must fit into the room for materialised files",
         keys: &["client.local.first_open_size", "client.local.size"],
         holds: |config| {
-            let size = config.client_local_size;
-            size.as_u64() == 0 || config.client_local_first_open_size <= size
+            let is_enough = |size: ByteSize| size.as_u64() == 0 || config.client_local_first_open_size <= size;
+            config.client_local_size.is_none_or(is_enough)
         },
     },
     Rule {
@@ -190,12 +192,12 @@ pub(crate) fn conflicts(config: &Config, origin_of: impl Fn(&str) -> Origin, ref
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_types::ByteSize;
 
     #[test]
     fn materialised_files_have_room_for_what_is_asked_of_them_or_are_off() {
-        let broken = |size, first_open| {
-            let (client_local_size, client_local_first_open_size) = (ByteSize::mib(size), ByteSize::mib(first_open));
+        let broken = |size: Option<u64>, first_open| {
+            let (client_local_size, client_local_first_open_size) =
+                (size.map(ByteSize::mib), ByteSize::mib(first_open));
             let config = Config { client_local_size, client_local_first_open_size, ..Config::default() };
             RULES
                 .iter()
@@ -203,11 +205,16 @@ mod tests {
                 .flat_map(|rule| rule.keys[0].strip_prefix("client.local."))
                 .collect()
         };
-        let cases: [(u64, u64, &[&str]); 4] =
-            [(0, 64, &[]), (64, 64, &[]), (64, 65, &["first_open_size"]), (1, 0, &["size"])];
+        let cases: [(Option<u64>, u64, &[&str]); 5] = [
+            (None, 64, &[]),
+            (Some(0), 64, &[]),
+            (Some(64), 64, &[]),
+            (Some(64), 65, &["first_open_size"]),
+            (Some(1), 0, &["size"]),
+        ];
         for (size, first_open, keys) in cases {
             let broken: Vec<&str> = broken(size, first_open);
-            assert_eq!(broken, keys, "{size} MiB, {first_open} MiB");
+            assert_eq!(broken, keys, "{size:?} MiB, {first_open} MiB");
         }
     }
 

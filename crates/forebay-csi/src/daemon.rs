@@ -30,6 +30,9 @@ const UNMOUNT_WITHIN: Duration = Duration::from_secs(110);
 const END_WITHIN: Duration = Duration::from_secs(10);
 /// The option with which a mount is kept. What a volume says comes after it, and wins.
 const SURVIVES: &str = "-ofuse.survive_crash=true";
+/// The option with which a mount of workers materialises no files by itself: each would have memory of its own for them, and there is no
+/// saying how many volumes a node gets. What a volume says wins here, too.
+const KEEPS_NO_FILES: &str = "-oclient.local.size=0";
 /// How much of what a program said becomes a message, in bytes.
 const SAID: usize = 2048;
 
@@ -86,6 +89,9 @@ impl Daemons {
                 ));
             }
             command.arg(SURVIVES);
+        }
+        if volume.is_of_workers() {
+            command.arg(KEEPS_NO_FILES);
         }
         for option in volume.options() {
             command.arg(format!("-o{option}"));

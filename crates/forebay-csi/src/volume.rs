@@ -102,6 +102,11 @@ impl Volume {
         &self.source
     }
 
+    /// Whether it shows what the workers of the cluster do.
+    pub(crate) fn is_of_workers(&self) -> bool {
+        self.source == WORKERS
+    }
+
     /// What stands behind each of its `-o`.
     pub(crate) fn options(&self) -> &[String] {
         &self.options

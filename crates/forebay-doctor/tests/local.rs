@@ -19,9 +19,23 @@ fn machine(change: impl FnOnce(&mut Facts)) -> Facts {
 }
 
 #[test]
-fn nothing_is_said_of_materialised_files_that_nobody_asked_for() {
-    assert!(!is_there(&machine(|_| ()), &config(&[]), "fuse local"));
+fn nothing_is_said_of_materialised_files_that_are_turned_off() {
+    assert!(!is_there(&machine(|_| ()), &config(&["client.local.size=0"]), "fuse local"));
     assert_eq!(verdict(&machine(|_| ()), &config(&["client.local.size=1GiB"]), "fuse local"), Ok);
+}
+
+#[test]
+fn where_nobody_set_anything_it_is_said_what_one_setting_would_gain() {
+    let unset = config(&[]);
+    assert_eq!(verdict(&machine(|_| ()), &unset, "fuse local"), Ok);
+    let old = find(&machine(|facts| facts.system.kernel = Some("6.8.0".to_owned())), &unset, "fuse local");
+    assert!(old.verdict == Info && old.remedy.unwrap().contains("6.9"));
+    let without = find(&machine(|facts| facts.system.may_administrate = false), &unset, "fuse local");
+    assert!(without.verdict == Info && without.what.contains("10 GB/s"), "{}", without.what);
+    assert!(without.remedy.unwrap().contains("SYS_ADMIN"));
+    let directory = config(&["client.local.dir=/mnt/a"]);
+    let half = find(&machine(|_| ()), &directory, "fuse local");
+    assert!(half.verdict == Warn && half.what.contains("client.local.size is not"), "{}", half.what);
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Dispatcher {
                 request.now().slices(bytes);
             }
         };
-        let attempt = self.shared.files.try_read(handle, offset, size, answer);
+        let attempt = self.shared.files.try_read(handle, (offset, size), header.pid, answer);
         match (attempt, unanswered) {
             (Attempt::Seen, _) => self.shared.answered(Operation::Read, seen, Ok(()), started),
             (Attempt::Hit(spans), Some(request)) => {

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_client::{CallerBuffer, Client, OpenFile, ReadPayload};
 use forebay_handover::{Journal, Record};
+use forebay_materialise::Reading;
 use forebay_memory::{SpanMut, Spans};
 use forebay_staging::Staging;
 use forebay_types::{Attr, Failure, FailureKind, FileId, FsPath};
@@ -241,7 +242,14 @@ impl FileSystem {
 
     /// Reads what can be read without waiting. A short read is shown to `look` where its bytes lie, and then the attempt is
     /// [`Attempt::Seen`]; what a longer one gives can be held on to.
-    pub(crate) fn try_read(&self, handle: u64, offset: u64, length: u32, look: impl FnOnce(&[&[u8]])) -> Attempt {
+    /// `pid`: the thread that asks, if it is known.
+    pub(crate) fn try_read(
+        &self,
+        handle: u64,
+        (offset, length): (u64, u32),
+        pid: u32,
+        look: impl FnOnce(&[&[u8]]),
+    ) -> Attempt {
         let attempt = self.files.with(handle, |open| {
             let Some(file) = open.file.as_ref().filter(|_| open.inode.revision() == open.revision) else {
                 return Attempt::Miss(open.clone());
@@ -250,8 +258,10 @@ impl FileSystem {
             if expected == 0 {
                 return Attempt::Hit(Spans::new());
             }
-            if let Some(read) = &open.read {
-                read.note(offset, expected as u64);
+            if let Some(read) = &open.read
+                && let Some(reading) = read.note(offset, expected as u64)
+            {
+                self.tell_of(file, reading, (open.inode.ino, Some(pid).filter(|_| read.may_be_faults())));
             }
             if expected <= LOOKED_AT {
                 let shown = file.try_look(offset, length, |bytes| {
@@ -272,6 +282,14 @@ impl FileSystem {
             }
         });
         attempt.unwrap_or(Attempt::NotOpen)
+    }
+
+    /// A handle on an inode that we serve has read so much of a file by now; the thread, where that may have been by faults.
+    #[cold]
+    fn tell_of(&self, file: &OpenFile, reading: Reading, by: (u64, Option<u32>)) {
+        if let Some(materialised) = &self.materialised {
+            materialised.reads(file.id(), file.version(), reading, by);
+        }
     }
 
     /// Reads, waiting for workers.

@@ -74,6 +74,15 @@ impl FileHandle {
     }
 }
 
+/// How much a handle reads before it is told of for the first time; after that, with each quarter more.
+const TOLD_FIRST: u64 = 128 << 10;
+/// A read of so many bytes may be a fault, around which the kernel reads as far as it reads ahead: 128 KiB and more.
+const LARGE: u64 = 64 << 10;
+/// With so many of them at places that do not follow each other it is looked whether they are.
+const FAULTS: u64 = 2;
+/// The kernel reads ahead by several requests at once, and the threads that take them may note them in another order.
+const SLACK: u64 = 1 << 20;
+
 /// What a handle read that we serve. Counted without any read-modify-write: what two reads at once lose of it does not matter.
 #[derive(Debug, Default)]
 pub(crate) struct ReadThrough {
@@ -81,17 +90,42 @@ pub(crate) struct ReadThrough {
     sequential: AtomicU64,
     /// Where the last read ended.
     end: AtomicU64,
+    /// How far the file was read from its start without a gap.
+    reached: AtomicU64,
+    /// Large reads that began elsewhere.
+    jumps: AtomicU64,
+    /// With how many bytes it is told of what was read; 0: never, since it is read past the page cache.
+    told_at: AtomicU64,
 }
 
 impl ReadThrough {
-    /// Notes a read.
-    pub(crate) fn note(&self, offset: u64, length: u64) {
-        let add = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + length, Ordering::Relaxed);
-        add(&self.bytes);
+    /// Of a handle that is read through the page cache.
+    pub(crate) fn buffered() -> Self {
+        Self { told_at: AtomicU64::new(TOLD_FIRST), ..Self::default() }
+    }
+
+    /// Notes a read. What has been read by now, where that is to be told.
+    #[inline]
+    pub(crate) fn note(&self, offset: u64, length: u64) -> Option<forebay_materialise::Reading> {
+        let add = |counter: &AtomicU64, more| counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        add(&self.bytes, length);
         if self.end.load(Ordering::Relaxed) == offset {
-            add(&self.sequential);
+            add(&self.sequential, length);
+        } else if length >= LARGE {
+            add(&self.jumps, 1);
         }
-        self.end.store(offset + length, Ordering::Relaxed);
+        let end = offset + length;
+        self.end.store(end, Ordering::Relaxed);
+        let reached = self.reached.load(Ordering::Relaxed);
+        if offset <= reached.saturating_add(SLACK) && end > reached {
+            self.reached.store(end, Ordering::Relaxed);
+        }
+        let (bytes, told_at) = (self.bytes.load(Ordering::Relaxed), self.told_at.load(Ordering::Relaxed));
+        if told_at == 0 || bytes < told_at {
+            return None;
+        }
+        self.told_at.store(bytes + (bytes / 4).max(TOLD_FIRST), Ordering::Relaxed);
+        Some(self.total())
     }
 
     /// It as the next process is told of it.
@@ -103,13 +137,24 @@ impl ReadThrough {
     /// What was read in another process.
     pub(crate) fn after(so_far: ReadSoFar) -> Self {
         let ReadSoFar { bytes, sequential, end } = so_far;
-        Self { bytes: AtomicU64::new(bytes), sequential: AtomicU64::new(sequential), end: AtomicU64::new(end) }
+        let [bytes, sequential, end] = [bytes, sequential, end].map(AtomicU64::new);
+        Self { bytes, sequential, end, ..Self::default() }
+    }
+
+    /// Whether some of it may have been faults of a mapping.
+    pub(crate) fn may_be_faults(&self) -> bool {
+        self.jumps.load(Ordering::Relaxed) >= FAULTS
     }
 
     /// All of them.
     pub(crate) fn total(&self) -> forebay_materialise::Reading {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        forebay_materialise::Reading { bytes: count(&self.bytes), sequential: count(&self.sequential) }
+        forebay_materialise::Reading {
+            bytes: count(&self.bytes),
+            sequential: count(&self.sequential),
+            from_start: count(&self.reached),
+            is_mapped: false,
+        }
     }
 }
 
@@ -144,9 +189,36 @@ mod tests {
     fn a_reader_from_the_start_is_sequential_and_one_that_jumps_is_not() {
         let read = ReadThrough::default();
         for at in 0..4 {
-            read.note(at * 10, 10);
+            assert_eq!(read.note(at * 10, 10), None);
         }
-        read.note(7, 10);
-        assert_eq!(read.total(), forebay_materialise::Reading { bytes: 50, sequential: 40 });
+        assert_eq!(read.note(7, 10), None);
+        let expected = forebay_materialise::Reading { bytes: 50, sequential: 40, from_start: 40, is_mapped: false };
+        assert_eq!(read.total(), expected);
+    }
+
+    #[test]
+    fn what_is_read_through_the_page_cache_is_told_of_now_and_then_and_large_jumps_are_counted() {
+        let read = ReadThrough::buffered();
+        let told = (0..1 << 14).filter(|at| read.note(at << 16, 1 << 16).is_some()).count();
+        assert!((20..60).contains(&told), "{told} times for a GiB");
+        assert_eq!((read.total().sequential, read.total().from_start), (1 << 30, 1 << 30));
+        let _ = read.note(5 << 24, 1 << 16);
+        for at in [9, 3, 7] {
+            let _ = read.note(at << 24, 4096);
+        }
+        assert!(!read.may_be_faults(), "small reads are none");
+        let _ = read.note(11 << 24, 1 << 16);
+        assert!(read.may_be_faults());
+        // Large reads at random places, cut by the kernel, are no reader from the start, and requests out of order are one.
+        let (random, swapped) = (ReadThrough::buffered(), ReadThrough::buffered());
+        for (at, part) in [3, 8, 1, 6].into_iter().flat_map(|at| (0..8).map(move |part| (at, part))) {
+            let _ = random.note((at << 22) + (part << 19), 1 << 19);
+        }
+        for part in [1, 0, 3, 2] {
+            let _ = swapped.note(part << 17, 1 << 17);
+        }
+        assert_eq!((random.total().from_start, swapped.total().from_start), (0, 1 << 19));
+        let direct = ReadThrough::default();
+        assert!((0..1 << 14).all(|at| direct.note(at << 16, 1 << 16).is_none()));
     }
 }

@@ -9,6 +9,7 @@
 //!   holds, `described` and `failures` what it says;
 //! * `opening`, with `mode`, `pinned` and `materialised`: how files are opened for reading: served by us, or passed
 //!   through by the kernel; `materialise_requests` and `local_files`: requests to materialise files, and their outcome;
+//!   `mapped`: whether a program maps a file;
 //! * `room`: what `statfs` shows;
 //! * `writing`, `changing` and `renaming`: what changes it: bytes, names, and where names lead; `writers`: whose closes count;
 //! * `dispatch`, `changes` and `serving`: feed it with requests, whatever carries them ([`forebay_fuse_io`]); `interrupts`: those
@@ -44,6 +45,7 @@ mod interrupts;
 mod keeping;
 mod listing;
 mod local_files;
+mod mapped;
 mod materialise_requests;
 mod materialised;
 mod mode;

@@ -16,13 +16,14 @@ use std::sync::{Arc, OnceLock};
 use forebay_client::Client;
 use forebay_fuse_io::{Backings, NoPassthrough};
 use forebay_locks::RwLock;
-use forebay_materialise::{BackendKind, Local, LocalError, Verdict};
+use forebay_materialise::{BackendKind, Local, LocalError, Reading as ReadSoFar, Verdict};
 use forebay_types::{FileId, FileVersion, FsPath};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
+use crate::mapped::is_mapped_by;
 use crate::materialise_requests::MaterialiseRequests;
 use crate::mode::Reading;
 use crate::options::LocalOptions;
@@ -39,8 +40,8 @@ const FREED_AT_ONCE: u64 = 1 << 20;
 pub(crate) struct Materialised {
     files: Local,
     runtime: Handle,
-    /// What frees files.
-    freeing: TaskTracker,
+    /// What blocks: to free files, and to look at tables of mappings.
+    aside: TaskTracker,
     on_writable: bool,
     /// Set when the kernel can be told of backings.
     backings: OnceLock<Backings>,
@@ -63,7 +64,7 @@ impl Materialised {
         Ok(Self {
             files: Local::open(options.files.clone(), Arc::new(client.clone()), runtime.clone())?,
             runtime,
-            freeing: TaskTracker::new(),
+            aside: TaskTracker::new(),
             on_writable: options.on_writable,
             backings: OnceLock::new(),
             passed: AtomicU64::new(0),
@@ -112,6 +113,20 @@ impl Materialised {
         self.files.opened(id, version)
     }
 
+    /// A handle on inode `ino` that we serve has read so much of a file by now. `by`: the thread that reads, where it may be one that
+    /// faults in a mapping.
+    pub(crate) fn reads(&self, id: FileId, version: &FileVersion, read: ReadSoFar, (ino, by): (u64, Option<u32>)) {
+        self.files.reads(id, version, read);
+        let Some(pid) = by.filter(|pid| *pid != 0 && self.files.is_on()) else { return };
+        let (files, version) = (self.files.clone(), version.clone());
+        let look = move || {
+            if is_mapped_by(pid, ino) {
+                files.reads(id, &version, ReadSoFar { is_mapped: true, ..read });
+            }
+        };
+        drop(self.aside.spawn_blocking_on(look, &self.runtime));
+    }
+
     /// A file is shown at `path`.
     pub(crate) fn named(&self, id: FileId, path: impl FnOnce() -> FsPath) {
         if !self.files.is_on() || self.names.read().contains_key(&id) {
@@ -153,14 +168,14 @@ impl Materialised {
     /// the calling thread serves other requests, too. A small file is gone before another thread would have been woken.
     pub(crate) fn let_go(&self, pinned: Arc<Pinned>) {
         if pinned.size() > FREED_AT_ONCE {
-            drop(self.freeing.spawn_blocking_on(move || drop(pinned), &self.runtime));
+            drop(self.aside.spawn_blocking_on(move || drop(pinned), &self.runtime));
         }
     }
 
     /// Ends what goes on with files, and waits for it.
     pub(crate) async fn close(&self) {
-        self.freeing.close();
-        self.freeing.wait().await;
+        self.aside.close();
+        self.aside.wait().await;
         self.files.close().await;
     }
 

@@ -11,7 +11,7 @@ use forebay_types::{Attr, Failure, FailureKind};
 
 use crate::failures::too_many_open;
 use crate::filesystem::FileSystem;
-use crate::handle::FileHandle;
+use crate::handle::{FileHandle, ReadThrough};
 use crate::inode::Inode;
 use crate::mode::Reading;
 use crate::pinned::How;
@@ -50,7 +50,11 @@ impl FileSystem {
                 (None, None)
             }
             How::Cached | How::Direct(_) => {
-                let read = self.materialised.as_ref().map(|_| Arc::default());
+                let read = self.materialised.as_ref().map(|materialised| {
+                    let may_be_taken = materialised.takes_writable() || !self.may_be_written(&attr);
+                    let is_told_of = may_be_taken && flags & libc::O_DIRECT == 0;
+                    Arc::new(if is_told_of { ReadThrough::buffered() } else { ReadThrough::default() })
+                });
                 (Some(self.client.open_replicated(version, attr.replicas)), read)
             }
         };
@@ -64,8 +68,7 @@ impl FileSystem {
             return inode.enter(None, revision, Reading::Anyhow);
         };
         let reading = materialised.reading(flags);
-        let may_be_written = attr.writable && self.staging.is_some();
-        if may_be_written && !materialised.takes_writable() {
+        if self.may_be_written(attr) && !materialised.takes_writable() {
             return inode.enter(None, revision, reading);
         }
         // Also where it is decided already: this is what makes a file worth it.
@@ -81,10 +84,15 @@ impl FileSystem {
         inode.enter(offered, revision, reading)
     }
 
+    fn may_be_written(&self, attr: &Attr) -> bool {
+        attr.writable && self.staging.is_some()
+    }
+
     /// A handle for reading that was counted by its inode, and is to be counted here.
     fn opened(&self, open: FileHandle, how: How) -> Result<Opening, Failure> {
         let inode = Arc::clone(&open.inode);
-        if self.materialised.is_some() {
+        // What the process before passed through is so also where this one materialises nothing.
+        if self.materialised.is_some() || how.backing().is_some() {
             // How it is open may have been decided just now.
             self.inodes.note(&inode);
         }
@@ -111,9 +119,10 @@ impl FileSystem {
 
     /// A handle for reading is not open any more.
     fn leave(&self, inode: &Inode) {
-        let left = inode.leave();
-        if let Some((materialised, pinned)) = self.materialised.as_ref().zip(left) {
-            self.inodes.note(inode);
+        let Some(pinned) = inode.leave() else { return };
+        self.inodes.note(inode);
+        // Without any materialised files it is one that the process before had: the kernel has it, and nothing is freed here.
+        if let Some(materialised) = &self.materialised {
             materialised.let_go(pinned);
         }
     }

@@ -39,3 +39,11 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     let path = path.to_owned();
     move |cause| LocalError::Io { action, path, cause }
 }
+
+/// Says that there are none, and why: loudly where somebody asked for them.
+pub(crate) fn say_off(is_automatic: bool, why: &str) {
+    match is_automatic {
+        true => tracing::info!("materialised files are off: {why}"),
+        false => tracing::warn!("materialised files are off: {why}"),
+    }
+}

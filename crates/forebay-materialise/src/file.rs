@@ -40,6 +40,10 @@ pub struct Reading {
     pub bytes: u64,
     /// Bytes of reads that began where one before ended.
     pub sequential: u64,
+    /// How far the file was read from its start, without a gap to speak of.
+    pub from_start: u64,
+    /// Whether a program maps the file.
+    pub is_mapped: bool,
 }
 
 /// A whole and checked file. As long as one of these lives the file is not evicted, so keep it for as long as the kernel may open

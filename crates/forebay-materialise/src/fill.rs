@@ -9,13 +9,15 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, SECTOR_SIZE, SectorChecksums};
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, SECTOR_SIZE, SectorChecksums};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::backend::{FileBackend, Part, View};
 use crate::file::NotTaken;
+use crate::index::room_of;
+use crate::lender::Lender;
 use crate::name::Name;
 use crate::record::Record;
 use crate::source::{Blocks, Checksummed, Source};
@@ -38,7 +40,46 @@ pub(crate) struct Fill {
     pub(crate) counts: Arc<Counts>,
     /// Whether what was written is read back; what came is checked otherwise.
     pub(crate) reads_back: bool,
+    /// Who lends the room that it takes, if anybody does.
+    pub(crate) lender: Option<Arc<dyn Lender>>,
     pub(crate) cancelled: CancellationToken,
+}
+
+/// What is known of a file that was filled.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) layout: BlockLayout,
+    pub(crate) checksums: SectorChecksums,
+}
+
+/// Room that a fill has of its lender so far: given back, unless the fill succeeds.
+struct Loan<'a> {
+    lender: Option<&'a Arc<dyn Lender>>,
+    bytes: u64,
+}
+
+impl Loan<'_> {
+    async fn more(&mut self, bytes: u64) -> Result<(), Failed> {
+        let Some(lender) = self.lender else { return Ok(()) };
+        if !lender.lend(bytes).await {
+            return Err(Failed::NoRoom);
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// It is the file's from now on.
+    fn keep(mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        if let Some(lender) = self.lender.filter(|_| self.bytes > 0) {
+            lender.give_back(self.bytes);
+        }
+    }
 }
 
 /// Why a file was not filled.
@@ -53,27 +94,33 @@ pub(crate) enum Failed {
 
 impl Fill {
     /// Fills the file, and tells how many bytes are written after each block. What failed has left nothing.
-    pub(crate) async fn run(&self, progress: impl Fn(u64)) -> Result<(), Failed> {
+    pub(crate) async fn run(&self, progress: impl Fn(u64)) -> Result<Whole, Failed> {
         let blocks = self.source.open(&self.version);
         let layout = blocks.layout();
         if layout.file_size() != self.name.size {
             return Err(Failed::Other("the blocks are of another file".to_owned()));
         }
         let (backend, name) = (Arc::clone(&self.backend), self.name);
+        // Before the part, so that what it takes is free when the loan is given back.
+        let mut loan = Loan { lender: self.lender.as_ref(), bytes: 0 };
+        loan.more(room_of(name.size) - name.size).await?;
         let mut part = Some(self.blocking(move || backend.begin(name)).await?.map_err(backend_failure)?);
         let mut checksums = BytesMut::new();
-        let written = self.write_all(&mut part, &blocks, layout, &mut checksums, progress).await;
+        let written = self.write_all(&mut part, &blocks, layout, &mut checksums, (&mut loan, progress)).await;
         match (part, written) {
             (Some(part), Ok(())) => {
                 let checksums = SectorChecksums::from_bytes(checksums.freeze())
                     .ok_or_else(|| Failed::Other("odd checksums".to_owned()))?;
+                let whole = Whole { layout, checksums: checksums.clone() };
                 let record = Record { version: self.version.clone(), checksums };
-                self.blocking(move || part.publish(&record)).await?.map_err(backend_failure)
+                self.blocking(move || part.publish(&record)).await?.map_err(backend_failure)?;
+                loan.keep();
+                Ok(whole)
             }
             (part, written) => {
                 // To remove it may take a while, and its room is not free before.
                 self.blocking(move || drop(part)).await?;
-                written
+                Err(written.err().unwrap_or_else(|| Failed::Other("the part is gone".to_owned())))
             }
         }
     }
@@ -85,7 +132,7 @@ impl Fill {
         blocks: &Arc<dyn Blocks>,
         layout: BlockLayout,
         checksums: &mut BytesMut,
-        progress: impl Fn(u64),
+        (loan, progress): (&mut Loan<'_>, impl Fn(u64)),
     ) -> Result<(), Failed> {
         let mut asked = VecDeque::with_capacity(IN_FLIGHT);
         let mut next = 0..layout.blocks();
@@ -98,6 +145,7 @@ impl Fill {
             let Some(block) = asked.pop_front() else { break };
             let offset = index * u64::from(layout.block_size());
             let block = self.arrival(block).await?;
+            loan.more(u64::from(layout.block_len(index))).await?;
             let block = match self.write(part, offset, layout.block_len(index), block).await? {
                 Ok(checksums) => checksums,
                 Err(sector) => {
@@ -112,6 +160,8 @@ impl Fill {
                 }
             };
             checksums.extend_from_slice(block.as_bytes());
+            let key = BlockKey { file: self.name.id, index };
+            self.lender.iter().for_each(|lender| lender.is_doubled(key));
             progress(offset + u64::from(layout.block_len(index)));
         }
         Ok(())

@@ -22,7 +22,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use forebay_types::{FileId, FileVersion};
+use forebay_types::{FileId, FileVersion, MAX_BLOCK_SIZE};
 
 use crate::file::{NotTaken, Reading, Why};
 use crate::policy::Worth;
@@ -191,8 +191,9 @@ impl FileIndex {
     pub(crate) fn filled(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         let EntryState::Filling { cancelled, .. } = &mut entry.state else { return };
-        // It may have been asked for since.
-        let cancelled = cancelled.take().filter(|_| entry.asked.is_none());
+        // It may have been asked for since. What was read of it meanwhile may have been wrong: then it is not what was asked for.
+        let is_wrong = matches!(cancelled, Some(NotTaken::Failed(_)));
+        let cancelled = cancelled.take().filter(|_| is_wrong || entry.asked.is_none());
         self.filling -= 1;
         (entry.checked, entry.failures) = (now, 0);
         entry.enter(EntryState::Ready { pins: 0 }, now);
@@ -322,6 +323,45 @@ impl FileIndex {
         self.pump(now);
     }
 
+    /// What is in use of the backend that no file accounts for, at least: what a fill has just written it has not told of yet.
+    pub(crate) fn missing(&self) -> u64 {
+        let untold = |entry: &Entry| match entry.state {
+            EntryState::Filling { written, .. } => entry.room().saturating_sub(written).min(u64::from(MAX_BLOCK_SIZE)),
+            _ => 0,
+        };
+        self.missing.saturating_sub(self.files.values().map(untold).sum())
+    }
+
+    /// So much room is wanted back by whoever lent it: files that are not open, that nobody asked for and that were not used since
+    /// then go, the one used longest ago before others.
+    pub(crate) fn reclaim(&mut self, bytes: u64, unused_since: Instant, now: Instant) {
+        let may_go = |entry: &Entry| entry.asked.is_none() && matches!(entry.state, EntryState::Ready { pins: 0 });
+        let idle = self.files.iter().filter(|(_, entry)| may_go(entry) && entry.used <= unused_since);
+        let mut idle: Vec<_> = idle.map(|(file, entry)| (entry.used, *file, entry.room())).collect();
+        idle.sort_unstable_by_key(|(used, ..)| *used);
+        // What is on its way out was wanted back before.
+        let mut freed = self.going;
+        for (_, file, room) in idle {
+            if freed >= bytes {
+                break;
+            }
+            freed += room;
+            self.totals.evictions += 1;
+            self.remove(file, now);
+        }
+    }
+
+    /// A handle that is served the ordinary way has read so much by now. A file that looks as if it were read, or mapped, as a whole
+    /// is taken if there is room, but nothing goes for it.
+    pub(crate) fn reads(&mut self, file: FileId, version: &FileVersion, reading: Reading, now: Instant) {
+        if self.is_closed || self.files.contains_key(&file) || !self.policy.is_read_whole(version.size, reading) {
+            return;
+        }
+        // Where there are too many files, that was counted.
+        let _ = self.enqueue(file, version, false, now);
+        self.pump(now);
+    }
+
     /// Time passed.
     pub(crate) fn tick(&mut self, now: Instant) {
         let over: Vec<FileId> =
@@ -362,6 +402,12 @@ impl FileIndex {
             }
             (EntryState::Ready { .. } | EntryState::Unchecked | EntryState::Leaving { .. }, false) => {
                 self.lost(file, now)
+            }
+            // Whoever was shown it, as its fill ended, read wrong bytes: no open is to get it.
+            (EntryState::Filling { .. }, false) => {
+                if let EntryState::Filling { cancelled, .. } = &mut entry.state {
+                    *cancelled = Some(NotTaken::Failed("it was not what it should be when it was whole".to_owned()));
+                }
             }
             _ => {}
         }
@@ -415,7 +461,7 @@ impl FileIndex {
                 EntryState::Removing => bytes.leaving += room,
             }
         }
-        stats.bytes.lingering = self.missing;
+        stats.bytes.lingering = self.missing();
         (stats.opens.ready, stats.opens.no) = (self.totals.ready, self.totals.no);
         stats.refused.room = self.totals.no_room;
         stats.refused.size = self.totals.bad_size;

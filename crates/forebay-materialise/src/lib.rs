@@ -12,7 +12,8 @@
 //!   [`Verdict`]. `Ready` has the [`LocalFile`]: a descriptor, and the promise that the file stays as long as it lives. Keep it
 //!   with the inode from its first handle that is passed through to its last, and drop it then: there is no other pin.
 //! * `Waiting` is a file that is worth waiting for; [`Waiting::done`] gives up in time. `No` is the ordinary way.
-//! * [`Local::closed`] tells what a handle read that was served the ordinary way.
+//! * [`Local::closed`] tells what a handle read that was served the ordinary way, and [`Local::reads`] what it has read so far: a
+//!   file that is read from its start, or mapped, is filled meanwhile.
 //! * [`Local::forget`] when a version was written over, replaced or removed: no program will open it any more.
 //! * [`Local::want`], [`Local::drop_file`], [`Local::drop_all`], [`Local::list`] are for people and jobs.
 //! * [`Local::turn_off`] when the kernel refuses to pass files through at all: nothing is filled for nothing.
@@ -33,7 +34,7 @@
 //! * `fill`, `check`: one file from its source to its place, and every byte again and again;
 //! * `backend`: the trait of what stores files; `memory`, `directory`: the two backends; `tree`: what they share; `clone`: a
 //!   read-only view of a directory;
-//! * `options`, `file`, `listed`, `stats`, `error`, `source`: what goes in and out.
+//! * `options`, `file`, `listed`, `stats`, `error`, `source`: what goes in and out; `lender`: whose memory files share.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -47,6 +48,7 @@ mod fill;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod index;
+mod lender;
 mod listed;
 mod local;
 mod memory;
@@ -69,8 +71,9 @@ mod tests;
 pub use backend::BackendKind;
 pub use error::LocalError;
 pub use file::{LocalFile, NotTaken, Reading, Verdict, Waiting, Why};
+pub use lender::{Lender, WantedBack};
 pub use listed::{Listed, LocalState};
-pub use local::Local;
+pub use local::{Local, NOT_PERMITTED, may_pass_through};
 pub use options::LocalOptions;
 pub use source::{Blocks, Checksummed, Source};
 pub use stats::{Bytes, FILL_SECONDS, Files, Fills, LocalStats, Opens, Refused};

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
 use crate::backend::{BackendKind, FileBackend};
-use crate::error::{LocalError, failed};
+use crate::error::{LocalError, failed, say_off};
 use crate::file::{NotTaken, Reading, Verdict, Why};
 use crate::index::Shown;
 use crate::listed::Listed;
@@ -19,6 +19,10 @@ use crate::shared::LocalShared;
 use crate::source::Source;
 use crate::stats::LocalStats;
 use crate::{check, directory, memory};
+
+/// Why files are not passed through where the process may not.
+pub const NOT_PERMITTED: &str = "the kernel lets only processes with CAP_SYS_ADMIN pass files through; run the mount as root or give \
+                                 it that capability";
 
 /// The materialised files of a mount. Clones are the same; background work ends with the last.
 #[derive(Clone)]
@@ -52,26 +56,24 @@ impl Local {
             return Err(LocalError::NoSize);
         }
         let kind = if options.dir.is_some() { BackendKind::Directory } else { BackendKind::Memory };
-        if !may_administrate() {
-            return Ok(Self::off(
-                kind,
-                "the kernel lets only processes with CAP_SYS_ADMIN pass files through; run the mount as root or give it \
-                 that capability",
-            ));
+        if !may_pass_through() {
+            let is_automatic = options.is_automatic;
+            return Ok(Self::off((kind, is_automatic), NOT_PERMITTED));
         }
         if let Some(dir) = &options.dir {
             let backend = directory::open(dir, &options.owner)?;
             return Self::on(Arc::new(backend), options, source, runtime);
         }
         // Whatever the kernel lacks for it, the mount does without.
+        let is_automatic = options.is_automatic;
         let made = memory::open(options.size).map_err(failed("make", "a tmpfs".as_ref()));
         let local = made.and_then(|backend| Self::on(Arc::new(backend), options, source, runtime));
-        Ok(local.unwrap_or_else(|error| Self::off(kind, &error.to_string())))
+        Ok(local.unwrap_or_else(|error| Self::off((kind, is_automatic), &error.to_string())))
     }
 
     /// Without a backend, because of `why`.
-    fn off(kind: BackendKind, why: &str) -> Self {
-        tracing::warn!("materialised files are off: {why}");
+    fn off((kind, is_automatic): (BackendKind, bool), why: &str) -> Self {
+        say_off(is_automatic, why);
         Self { kind, mode: Mode::Off(why.into()) }
     }
 
@@ -127,6 +129,14 @@ impl Local {
     pub fn closed(&self, id: FileId, size: u64, reading: Reading) {
         if let Some(shared) = self.working() {
             shared.change(|state, _| state.index.closed(id, size, reading));
+        }
+    }
+
+    /// A handle that is served the ordinary way has read so much of a version by now, through the page cache of the kernel. It is
+    /// filled while it is read where that looks like the whole of it.
+    pub fn reads(&self, id: FileId, version: &FileVersion, reading: Reading) {
+        if let Some(shared) = self.working() {
+            shared.change(|state, now| state.index.reads(id, version, reading, now));
         }
     }
 
@@ -201,8 +211,9 @@ impl fmt::Debug for Local {
     }
 }
 
-/// Whether the kernel lets this process pass files through, as far as that can be told without trying.
-fn may_administrate() -> bool {
+/// Whether the kernel lets this process pass files through (CAP_SYS_ADMIN), as far as that can be told without trying.
+#[must_use]
+pub fn may_pass_through() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 

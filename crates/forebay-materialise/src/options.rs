@@ -1,9 +1,12 @@
 //! What can be chosen of materialised files.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_types::ByteSize;
+
+use crate::lender::Lender;
 
 /// Where files are materialised, and which. The names are those of the keys `client.local.*`.
 #[derive(Clone, Debug)]
@@ -30,4 +33,8 @@ pub struct LocalOptions {
     pub check_bandwidth: ByteSize,
     /// Whether what was written to a directory is read back from the disk.
     pub check_writes: bool,
+    /// Nobody asked for them: where there can be none, that is no reason for a warning.
+    pub is_automatic: bool,
+    /// Whose memory they share; `None`: they have their own. Of no effect with a directory.
+    pub lender: Option<Arc<dyn Lender>>,
 }

@@ -26,6 +26,11 @@ const FADED: f64 = 0.5;
 /// each other, and of which one fits, would otherwise be fetched again and again.
 const CLEARLY_LESS: f64 = 0.75;
 
+/// Smaller files are not filled while they are read for the first time: by then they have been read.
+const FILLED_WHILE_READ: u64 = 1 << 20;
+/// So much of a file from its start, or an eighth of it, makes a stream.
+const STREAMED: u64 = 8 << 20;
+
 /// What makes a file worth it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
@@ -109,6 +114,20 @@ impl Policy {
         }
     }
 
+    /// Whether a handle that has read so much of a file of `size` bytes looks as if it were to read all of it.
+    ///
+    /// A reader that began at the start and has come some way goes on, mostly. One that maps the file and faults here and there has it
+    /// fetched by pieces otherwise, each of which it waits for. Who reads at random places asks for no more than it wants.
+    pub(crate) fn is_read_whole(&self, size: u64, reading: Reading) -> bool {
+        let Rules { size: room, max_file_size, .. } = self.rules;
+        if size < FILLED_WHILE_READ || size > max_file_size || size > room / 2 {
+            return false;
+        }
+        // What it left out on the way is no more than what it read.
+        let is_dense = reading.bytes >= reading.from_start / 2;
+        reading.is_mapped || (is_dense && reading.from_start >= (size / 8).min(STREAMED))
+    }
+
     /// How often it was opened lately.
     pub(crate) fn opens(&self, file: &FileId, now: Instant) -> f64 {
         self.counts.get(file).map_or(0.0, |count| count.faded(now))
@@ -189,7 +208,7 @@ mod tests {
         let (mut policy, now) = (Policy::new(Rules { min_opens: 5, ..rules() }), Instant::now());
         let worth = |policy: &mut Policy, bytes, sequential| {
             policy.opened(id(1), 10 * MIB, now);
-            policy.closed(id(1), 10 * MIB, Reading { bytes, sequential });
+            policy.closed(id(1), 10 * MIB, Reading { bytes, sequential, ..Reading::default() });
             let worth = policy.opened(id(1), 10 * MIB, now);
             policy.forget(&id(1));
             worth
@@ -198,8 +217,31 @@ mod tests {
         assert_eq!(worth(&mut policy, 4 * MIB, 4 * MIB), Worth::No);
         assert_eq!(worth(&mut policy, 5 * MIB, MIB), Worth::No);
         // What was never opened is not counted.
-        policy.closed(id(2), MIB, Reading { bytes: MIB, sequential: MIB });
+        policy.closed(id(2), MIB, Reading { bytes: MIB, sequential: MIB, ..Reading::default() });
         assert_eq!(policy.counts.len(), 0);
+    }
+
+    #[test]
+    fn a_stream_and_a_mapping_look_as_if_all_were_read_and_random_reads_and_small_files_do_not() {
+        let policy = Policy::new(rules());
+        let streamed = |from_start| Reading { bytes: 2 * from_start, from_start, ..Reading::default() };
+        let mapped = Reading { is_mapped: true, ..Reading::default() };
+        let cases = [
+            (8 * MIB, streamed(MIB), true),
+            (8 * MIB, streamed(MIB - 1), false),
+            (48 * MIB, streamed(6 * MIB), true),
+            (8 * MIB, Reading { bytes: 6 * MIB, sequential: 6 * MIB, ..Reading::default() }, false),
+            (8 * MIB, Reading { bytes: MIB / 4, from_start: MIB, ..Reading::default() }, false),
+            (8 * MIB, mapped, true),
+            (MIB - 1, Reading { from_start: MIB - 1, ..mapped }, false),
+            (51 * MIB, Reading { from_start: 51 * MIB, ..mapped }, false),
+        ];
+        for (size, reading, whole) in cases {
+            assert_eq!(policy.is_read_whole(size, reading), whole, "{size}, {reading:?}");
+        }
+        // Of a large file, 8 MiB are enough.
+        let large = Policy::new(Rules { size: 1 << 40, max_file_size: 1 << 40, ..rules() });
+        assert!(large.is_read_whole(1 << 36, streamed(8 * MIB)));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! The index is changed under a lock that is held for nothing else. What it wants done is done after the lock is free: files
 //! are opened, waiters told, and tasks spawned, each of which [`LocalShared::close`] waits for.
 
+mod loan;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{BackendKind, FileBackend, Found};
+use crate::error::say_off;
 use crate::file::{LocalFile, NotTaken, Pinned, Verdict, Waiting, Why};
 use crate::fill::{Failed, Fill};
 use crate::index::{Action, Answer, FileIndex, Limits};
@@ -238,10 +241,12 @@ impl LocalShared {
                 }
             }
             Work::Remove(name) => self.elsewhere(move |shared| {
+                shared.lender().into_iter().for_each(|lender| lender.leaves(name.id));
                 if let Err(error) = shared.backend.remove(name) {
                     tracing::warn!(file = %name, %error, "a materialised file cannot be removed");
                 }
                 shared.change(|state, now| state.index.removed(name.id, now));
+                shared.give_back(name);
             }),
             Work::Used(name) => {
                 if self.backend.kind() == BackendKind::Directory {
@@ -280,12 +285,13 @@ impl LocalShared {
             counts: Arc::clone(&self.counts),
             // To read memory back is cheap; to read a disk back is not.
             reads_back: self.backend.kind() == BackendKind::Memory || self.options.check_writes,
+            lender: self.lender().cloned(),
             cancelled,
         };
         let filled = fill.run(|written| self.state.lock().index.progress(&name.id, written)).await;
         let counts = &self.counts;
         match &filled {
-            Ok(()) => counts.filled(name.size, started.elapsed()),
+            Ok(_) => counts.filled(name.size, started.elapsed()),
             Err(Failed::Cancelled) => Counts::add(&counts.cancelled, 1),
             Err(Failed::Changed) => Counts::add(&counts.changed, 1),
             Err(Failed::NoRoom) => Counts::add(&counts.no_room, 1),
@@ -296,10 +302,13 @@ impl LocalShared {
             let path = String::from_utf8_lossy(&fill.version.path);
             tracing::warn!(file = %name, %path, error = why, "a file cannot be materialised, and is served as ever");
         }
+        if let Ok(whole) = &filled {
+            self.show(name, whole).await;
+        }
         self.change(|state, now| {
             state.fills.remove(&name.id);
             match filled {
-                Ok(()) => state.index.filled(name.id, now),
+                Ok(_) => state.index.filled(name.id, now),
                 Err(failed) => state.index.failed(name.id, failed.into(), now),
             }
         });
@@ -327,6 +336,10 @@ impl LocalShared {
 
     pub(crate) fn checked(&self, id: FileId, checked: Checked) {
         let is_wrong = checked == Checked::Wrong;
+        if is_wrong {
+            // Also where handles that have it open keep it.
+            self.lender().into_iter().for_each(|lender| lender.leaves(id));
+        }
         let open = self.change(|state, now| {
             match checked {
                 Checked::Right(version) => state.index.checked(id, Some(version), true, now),
@@ -362,12 +375,10 @@ impl LocalShared {
             }
             let backend = Arc::clone(&self.backend);
             let free = self.blocking(move || backend.free()).await;
-            self.change(|state, now| {
-                if let Some(Ok(free)) = free {
-                    state.index.free(free, now);
-                }
-                state.index.tick(now);
-            });
+            free.into_iter().for_each(|free| self.settle(free));
+            self.reclaim();
+            self.drop_wrong();
+            self.change(|state, now| state.index.tick(now));
             self.to_check.notify_one();
         }
     }
@@ -376,7 +387,7 @@ impl LocalShared {
         if self.why_off.set(why.to_owned()).is_err() {
             return;
         }
-        tracing::warn!("materialised files are off: {why}");
+        say_off(self.options.is_automatic, why);
         self.change(|state, now| {
             state.index.close(now);
             if self.backend.kind() == BackendKind::Memory {
@@ -416,6 +427,7 @@ impl LocalShared {
         self.tasks.close();
         self.tasks.wait().await;
         self.tell_off();
+        self.lender().into_iter().for_each(|lender| lender.end());
     }
 
     /// Spawns a task that [`LocalShared::close`] waits for.

@@ -1,5 +1,7 @@
 //! All of it together: a source and a backend that do what they are told.
 
+mod lent;
+
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -34,6 +36,8 @@ fn options() -> LocalOptions {
         check_interval: Duration::ZERO,
         check_bandwidth: ByteSize::gib(1),
         check_writes: false,
+        is_automatic: false,
+        lender: None,
     }
 }
 

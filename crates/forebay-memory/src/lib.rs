@@ -18,12 +18,17 @@
 //!
 //! On a machine with several NUMA nodes the mapping is spread over those that the process runs on (`numa.rs`).
 //!
+//! A frame that is free can be lent to the kernel ([`SpanMut::lend`]): it counts as used, and its memory is free for something
+//! else, such as files in memory. So two that take turns in one budget need no second pool. Memory that is taken ahead
+//! ([`Pool::warm_up`]) is that of the other frames (`lent.rs`).
+//!
 //! A pool is bounded (invariant 6): [`Pool::alloc`] waits in a queue, first come first served, until an extent is free
 //! or its deadline passes; [`Pool::try_alloc`] is for callers that can do with less.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod frames;
+mod lent;
 mod mapping;
 #[cfg(all(test, shuttle))]
 mod model;
@@ -42,5 +47,5 @@ pub use pages::PageKind;
 pub use place::Place;
 pub use pool::{Occupancy, Pool, PoolError, PoolOptions};
 pub use shared::Sharing;
-pub use span::{Span, SpanMut, Spans};
+pub use span::{LentFrame, Span, SpanMut, Spans};
 pub use window::Window;

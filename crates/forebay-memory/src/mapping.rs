@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
 
 use crate::numa::{self, Placement};
@@ -71,6 +72,39 @@ impl Mapping {
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Gives the memory behind `range` of the mapping back to the kernel. What is read there afterwards are zeros, and what is
+    /// written there is backed anew. Nobody else may have a view of these bytes, and no card may have registered them: it would
+    /// go on with the memory that it knows.
+    ///
+    /// # Errors
+    /// `OPNOTSUPP` for reserved huge pages, which nothing else could use; `PERM` for a sealed file.
+    pub(crate) fn give_up(&self, range: Range<usize>) -> rustix::io::Result<()> {
+        if self.pages == PageKind::Huge || cfg!(miri) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if range.start > range.end || range.end > self.length() {
+            return Err(Errno::INVAL);
+        }
+        // A file keeps its pages when a mapping of it lets them go.
+        let advice = if self.descriptor.is_some() { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
+        // SAFETY: the range lies in the mapping, and nobody relies on what is in these bytes: the caller has the only view of them,
+        // which was never filled.
+        unsafe { rustix::mm::madvise(self.base().as_ptr().add(range.start).cast(), range.end - range.start, advice) }
+    }
+
+    /// Whether a page of `range` is backed with memory: the highest bit of each entry says so.
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn is_backed(&self, range: Range<usize>) -> bool {
+        use std::os::unix::fs::FileExt as _;
+
+        let page = rustix::param::page_size();
+        let first = (self.base().as_ptr() as usize + range.start) / page;
+        let mut entries = vec![0; range.len() / page * 8];
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        pagemap.read_exact_at(&mut entries, first as u64 * 8).unwrap();
+        entries.chunks_exact(8).any(|entry| entry[7] >> 7 == 1)
     }
 
     /// Has the kernel back `range` with memory now, as far as it is in the mapping.

@@ -137,3 +137,21 @@ fn what_lies_behind_a_view_is_had_by_one_when_the_others_are_gone() {
         assert_eq!(pool.used(), 0);
     });
 }
+
+#[test]
+fn memory_that_is_taken_ahead_is_none_that_is_lent_and_clears_none_that_is_filled() {
+    in_many_orders("the pool: memory is taken ahead while a frame is lent, had again and filled", || {
+        let pool = pool();
+        let warmer = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.warm_up(pool.capacity(), || true).unwrap())
+        };
+        drop(pool.try_alloc(FRAME_SIZE).unwrap().lend().unwrap());
+        drop(use_it(pool.try_alloc(FRAME_SIZE).unwrap(), 1));
+        let lent = pool.try_alloc(FRAME_SIZE).unwrap().lend().unwrap();
+        warmer.join().unwrap();
+        assert!(!pool.is_backed(0), "it is lent");
+        drop(lent);
+        assert_eq!(pool.used(), 0);
+    });
+}

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,15 +12,13 @@ use forebay_types::ByteSize;
 use tokio::sync::{Notify, oneshot};
 
 use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, Slot, class_of};
+use crate::lent::Lent;
 use crate::mapping::Mapping;
 use crate::pages::PageKind;
 use crate::region::Region;
 use crate::shared::Sharing;
 use crate::span::SpanMut;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, timeout};
-
-/// How much [`Pool::warm_up`] does before it asks whether to go on: some milliseconds' worth.
-const WARM_STEP: usize = 64 << 20;
 
 /// How large a pool is, and how it starts.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +105,7 @@ struct PoolShared {
     mapping: Mapping,
     max_frames: u32,
     state: Mutex<PoolState>,
+    lent: Lent,
     used: AtomicUsize,
     waits: AtomicU64,
     failures: AtomicU64,
@@ -193,6 +193,24 @@ impl Extent {
         }
     }
 
+    /// Lends the memory behind it to the kernel, if it is a whole frame of a pool. The caller has the only view of it, and does not
+    /// touch it before [`Extent::is_back`].
+    pub(crate) fn lend(&self) -> rustix::io::Result<()> {
+        match &self.owner {
+            Owner::Pool { slot, pool } if slot.size() == FRAME_SIZE => {
+                pool.lent.lend(slot.frame, || pool.mapping.give_up(bytes_of(slot.frame)))
+            }
+            Owner::Pool { .. } | Owner::Other { .. } => Err(rustix::io::Errno::INVAL),
+        }
+    }
+
+    /// It is the pool's again, to be backed anew.
+    pub(crate) fn is_back(&self) {
+        if let Owner::Pool { slot, pool } = &self.owner {
+            pool.lent.is_back(slot.frame);
+        }
+    }
+
     /// Where it lies in its pool.
     pub(crate) fn slot(&self) -> Option<Slot> {
         match &self.owner {
@@ -231,6 +249,7 @@ impl Pool {
                 mapping,
                 max_frames,
                 state: Mutex::new(state),
+                lent: Lent::none(),
                 used: AtomicUsize::new(0),
                 waits: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
@@ -287,21 +306,24 @@ impl Pool {
         }
     }
 
-    /// Has the kernel back the first `size` bytes of the pool with memory, one step at a time, for as long as `goes_on`
+    /// Has the kernel back the first `size` bytes of the pool with memory, one frame at a time, for as long as `goes_on`
     /// returns true. The first use of that memory then costs no more than later uses. Takes seconds for some ten GiB;
-    /// the pool can be used meanwhile.
+    /// the pool can be used meanwhile. Frames that are lent, or are meanwhile, are left out.
     ///
     /// # Errors
     /// [`PoolError::Map`] when there is not so much memory.
     pub fn warm_up(&self, size: ByteSize, mut goes_on: impl FnMut() -> bool) -> Result<(), PoolError> {
         // The mapping's length, at most, which fits the address space.
         let length = size.min(self.capacity()).as_u64() as usize;
-        for start in (0..length).step_by(WARM_STEP) {
-            if !goes_on() {
+        let PoolShared { mapping, lent, max_frames, .. } = &*self.shared;
+        for frame in 0..*max_frames {
+            let bytes = bytes_of(frame);
+            if bytes.start >= length || !goes_on() {
                 break;
             }
-            let step = start..start.saturating_add(WARM_STEP).min(length);
-            self.shared.mapping.prewarm(step).map_err(|error| PoolError::Map { size: self.capacity(), error })?;
+            let wanted = bytes.start..bytes.end.min(length);
+            lent.back(frame, || mapping.prewarm(wanted), || mapping.give_up(bytes))
+                .map_err(|error| PoolError::Map { size: self.capacity(), error })?;
         }
         Ok(())
     }
@@ -369,11 +391,23 @@ impl Pool {
         self.shared.mapping.descriptor()
     }
 
+    /// Whether the kernel has backed anything of a frame of a private pool with memory.
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn is_backed(&self, frame: u32) -> bool {
+        self.shared.mapping.is_backed(bytes_of(frame))
+    }
+
     /// The whole mapping, address and length in bytes, for a transport that registers it with a NIC.
     #[must_use]
     pub fn mapping(&self) -> (NonNull<u8>, usize) {
         (self.shared.mapping.base(), self.shared.mapping.length())
     }
+}
+
+/// Where a frame lies in the mapping.
+fn bytes_of(frame: u32) -> Range<usize> {
+    let start = frame as usize * FRAME_SIZE;
+    start..start + FRAME_SIZE
 }
 
 impl PoolState {

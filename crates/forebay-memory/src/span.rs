@@ -1,6 +1,7 @@
 //! Views of an extent: one that may write, or many that may read.
 
 use std::fmt;
+use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -53,6 +54,11 @@ pub struct SpanMut {
     end: usize,
 }
 
+/// A frame of a pool whose memory the kernel has for as long as this lives: for a file, say. To the pool it is in use.
+pub struct LentFrame {
+    frame: SpanMut,
+}
+
 /// A shared view of bytes that no longer change. Clones and slices hold the extent alive.
 #[derive(Clone)]
 pub struct Span {
@@ -88,6 +94,18 @@ impl SpanMut {
         unsafe { self.extent.pointer().add(self.start) }
     }
 
+    /// Lends the memory behind a whole frame ([`FRAME_SIZE`](crate::FRAME_SIZE) bytes) to the kernel, until the frame is dropped:
+    /// then it is the pool's again, and is backed anew when it is filled. [`Pool::warm_up`](crate::Pool::warm_up) leaves it out
+    /// meanwhile. Not for a pool that is registered with a card, which would go on with the memory that it knows.
+    ///
+    /// # Errors
+    /// When this is no whole frame, or there is another view of it, or its memory would be of no use to the kernel: reserved huge
+    /// pages, a sealed file.
+    pub fn lend(mut self) -> io::Result<LentFrame> {
+        Arc::get_mut(&mut self.extent).ok_or(io::ErrorKind::InvalidInput)?.lend()?;
+        Ok(LentFrame { frame: self })
+    }
+
     /// Keeps the first `length` bytes; no effect when there are fewer.
     pub fn truncate(&mut self, length: usize) {
         self.end = self.end.min(self.start.saturating_add(length));
@@ -97,6 +115,13 @@ impl SpanMut {
     #[must_use]
     pub fn freeze(self) -> Span {
         Span { extent: self.extent, start: self.start, end: self.end }
+    }
+}
+
+impl Drop for LentFrame {
+    fn drop(&mut self) {
+        // Before the extent is anybody else's.
+        self.frame.extent.is_back();
     }
 }
 
@@ -214,6 +239,12 @@ impl Deref for Span {
 impl AsRef<[u8]> for Span {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+impl fmt::Debug for LentFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LentFrame").finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,8 @@
 //! Its bytes are not copied to be read: a [`Span`] is a view of them where they lie. The other process promises that
 //! they stay as they are for as long as there is a view. That promise hangs on the *lease*: a value that is dropped
 //! with the last view. Then the code that gave the lease tells the other process that it may have its memory back.
+//!
+//! A file of this process's own that no longer changes is seen in the same way.
 
 use std::any::Any;
 use std::io;

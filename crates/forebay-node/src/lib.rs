@@ -46,6 +46,7 @@ mod keeper_watcher;
 pub mod keepers;
 pub mod keeping;
 mod leaving;
+mod lending;
 pub mod local;
 mod materialise_requests;
 mod measured;

@@ -1,18 +1,29 @@
 //! What can be asked of a mount's materialised files over its control socket.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_config::Config;
+use forebay_doctor::Root;
+use forebay_doctor::facts::Memory;
 use forebay_fuse::{LocalFiles, LocalOptions, MountOptions};
-use forebay_materialise::Why;
-use forebay_types::FsPath;
+use forebay_materialise::{Lender, NOT_PERMITTED, Why, may_pass_through};
+use forebay_types::{ByteSize, FsPath};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::lending::StoreLender;
+
 /// Bytes of files that are listed, at most: an answer has some room.
 const MAX_LISTED: usize = 3 << 20;
+/// A mount whose worker is elsewhere takes this share of the memory that it may have: other programs of the machine, which it is
+/// there for, shall not notice.
+const OWN_SHARE: u64 = 16;
+const OWN_MAX: ByteSize = ByteSize::gib(8);
+/// Less is of no use.
+const OWN_MIN: ByteSize = ByteSize::mib(64);
 /// How an answer begins where there are none and cannot be.
 pub const OFF: &str = "materialised files are off here";
 /// How long finding what is to be dropped may take.
@@ -47,23 +58,24 @@ impl Question {
 
 /// The materialised files of a mount, as they are asked for.
 pub struct Answerer {
-    /// `None`: there is no room for any.
-    files: Option<LocalFiles>,
+    /// Without any, why there are none.
+    files: Result<LocalFiles, String>,
     /// Whether every user may enter the mount, and so see names in it.
     is_open: bool,
 }
 
 impl Answerer {
     /// Of the files of a mount with this configuration.
-    pub fn new(files: Option<LocalFiles>, config: &Config) -> Self {
+    pub(crate) fn new(files: Option<LocalFiles>, config: &Config, automatic: &Automatic) -> Self {
+        let why = || automatic.room(config).err().unwrap_or_else(|| "this mount has none".to_owned());
         let is_open = config.fuse_allow_other.unwrap_or_else(|| MountOptions::default().allow_other);
-        Self { files, is_open }
+        Self { files: files.ok_or_else(why), is_open }
     }
 
     /// What a mount that keeps none answers.
     #[cfg(test)]
     pub fn none() -> Self {
-        Self { files: None, is_open: true }
+        Self { files: Err("client.local.size is 0".to_owned()), is_open: true }
     }
 
     /// The answer to `question`; `is_trusted`: asked by root or the mount's own user.
@@ -73,7 +85,7 @@ impl Answerer {
     pub async fn answer(&self, question: Question, is_trusted: bool) -> anyhow::Result<Value> {
         let may_ask = is_trusted || (self.is_open && !question.changes());
         anyhow::ensure!(may_ask, "only root and the user who mounted may ask for that");
-        let files = self.files.as_ref().with_context(|| format!("{OFF}: set client.local.size and mount again"))?;
+        let files = self.files.as_ref().map_err(|why| anyhow::anyhow!("{OFF}: {why}"))?;
         answer(files, question).await
     }
 }
@@ -123,13 +135,95 @@ fn fitting(all: &[impl Serialize], most: usize) -> serde_json::Result<Vec<Value>
     Ok(listed)
 }
 
-/// Which files a mount at `mountpoint` materialises; `None`: none.
-pub fn options(config: &Config, mountpoint: &Path) -> Option<LocalOptions> {
-    if config.client_local_size.as_u64() == 0 {
-        return None;
+/// Where files have their room from if no size is set.
+#[derive(Clone)]
+pub(crate) enum Automatic {
+    /// The worker in this process lends it.
+    Lent(Arc<StoreLender>),
+    /// Memory of the mount's own: there is no worker in this process.
+    Own,
+    /// There is a worker in this process, which lends none, and why.
+    None(String),
+}
+
+/// The room that files have.
+#[derive(Debug)]
+struct Room {
+    size: ByteSize,
+    lender: Option<Arc<dyn Lender>>,
+    is_automatic: bool,
+}
+
+impl Automatic {
+    /// What the worker in this process lends.
+    pub(crate) fn of_worker(lender: Result<&Arc<StoreLender>, &str>) -> Self {
+        match lender {
+            Ok(lender) => Self::Lent(Arc::clone(lender)),
+            Err(why) => Self::None(why.to_owned()),
+        }
     }
+
+    /// The room that files have in a mount with this configuration.
+    ///
+    /// # Errors
+    /// Why they have none, for people.
+    fn room(&self, config: &Config) -> Result<Room, String> {
+        self.room_if(may_pass_through(), config)
+    }
+
+    /// The same. `may`: whether the kernel lets this process pass files through.
+    fn room_if(&self, may: bool, config: &Config) -> Result<Room, String> {
+        match (config.client_local_size, self) {
+            (Some(size), _) if size.as_u64() == 0 => Err("client.local.size is 0".to_owned()),
+            (Some(size), _) => Ok(Room { size, lender: None, is_automatic: false }),
+            (None, _) if config.client_local_dir.is_some() => {
+                Err("client.local.dir is set, and client.local.size is not".to_owned())
+            }
+            // The kernel is not even asked for what nobody could use: it counts such a mount as one layer more.
+            (None, _) if !may => Err(format!("{NOT_PERMITTED}; `forebay doctor` says what that costs")),
+            (None, Self::Lent(lender)) => {
+                let lent = Some(Arc::clone(lender) as Arc<dyn Lender>);
+                Ok(Room { size: lender.most(), lender: lent, is_automatic: true })
+            }
+            (None, Self::Own) => {
+                let size = own_room(Memory::read(&Root::default()).usable_bytes());
+                let room = size.map(|size| Room { size, lender: None, is_automatic: true });
+                room.ok_or_else(|| "there is too little memory, or it is not known how much".to_owned())
+            }
+            (None, Self::None(why)) => Err(why.clone()),
+        }
+    }
+}
+
+/// The room of a mount whose worker is elsewhere, of so many bytes that its process may have.
+fn own_room(usable: Option<u64>) -> Option<ByteSize> {
+    const MIB: u64 = 1 << 20;
+    let room = (usable? / OWN_SHARE).min(OWN_MAX.as_u64()) / MIB * MIB;
+    Some(ByteSize::bytes(room)).filter(|room| *room >= OWN_MIN)
+}
+
+/// What is told of the files of a mount when it is there.
+pub(crate) fn told(files: Option<&LocalFiles>, config: &Config, automatic: &Automatic) -> String {
+    let room = match automatic.room(config) {
+        Ok(room) => room,
+        Err(why) => return format!("off: {why}"),
+    };
+    if let Some(why) = files.and_then(LocalFiles::why_off) {
+        return format!("off: {why}; `forebay doctor` says what that costs");
+    }
+    let of = match (&config.client_local_dir, room.lender.is_some()) {
+        (Some(dir), _) => format!("in {}", dir.display()),
+        (None, true) => "of worker.memory.size".to_owned(),
+        (None, false) => "of memory".to_owned(),
+    };
+    format!("files that are read twice are served by the kernel itself, from up to {} {of}", room.size)
+}
+
+/// Which files a mount at `mountpoint` materialises; `None`: none.
+pub(crate) fn options(config: &Config, mountpoint: &Path, automatic: &Automatic) -> Option<LocalOptions> {
+    let Room { size, lender, is_automatic } = automatic.room(config).ok()?;
     let files = forebay_materialise::LocalOptions {
-        size: config.client_local_size,
+        size,
         dir: config.client_local_dir.clone(),
         owner: format!("{} at {}", config.cluster_name.as_str(), mountpoint.display()),
         max_file_size: config.client_local_max_file_size,
@@ -140,6 +234,8 @@ pub fn options(config: &Config, mountpoint: &Path) -> Option<LocalOptions> {
         check_interval: config.client_local_check_interval,
         check_bandwidth: config.client_local_check_bandwidth,
         check_writes: config.client_local_check_writes,
+        is_automatic,
+        lender,
     };
     Some(LocalOptions { files, on_writable: config.client_local_writable })
 }
@@ -156,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn names_in_a_mount_that_only_its_user_may_enter_are_for_nobody_else() {
-        let closed = Answerer { files: None, is_open: false };
+        let closed = Answerer { files: Err("client.local.size is 0".to_owned()), is_open: false };
         for question in [Question::List, Question::Progress { request: 1 }] {
             let error = closed.answer(question, false).await.unwrap_err().to_string();
             assert!(error.contains("only root"), "{error}");
@@ -173,11 +269,33 @@ mod tests {
     }
 
     #[test]
-    fn there_are_none_until_they_are_given_room() {
+    fn they_have_room_unless_they_are_turned_off_and_what_is_set_is_beside_the_workers() {
+        let none = Automatic::None("no worker lends any".to_owned());
         let mut config = Config::default();
-        assert!(options(&config, Path::new("/mnt")).is_none());
-        config.client_local_size = forebay_types::ByteSize::gib(1);
-        let options = options(&config, Path::new("/mnt")).unwrap();
+        assert!(options(&config, Path::new("/mnt"), &none).is_none());
+        assert!(told(None, &config, &none).starts_with("off: "));
+        assert_eq!(none.room_if(true, &config).unwrap_err(), "no worker lends any");
+        assert!(Automatic::Own.room_if(false, &config).unwrap_err().contains("CAP_SYS_ADMIN"));
+        let room = Automatic::Own.room_if(true, &config).unwrap();
+        assert!(room.is_automatic && room.size <= OWN_MAX && room.size >= OWN_MIN, "{room:?}");
+        config.client_local_size = Some(ByteSize::gib(1));
+        let options = options(&config, Path::new("/mnt"), &none).unwrap();
         assert!(options.on_writable && options.files.owner.ends_with(" at /mnt"));
+        assert!(!options.files.is_automatic && options.files.lender.is_none());
+        let on = told(None, &config, &none);
+        assert!(on.starts_with("files that are read twice are served by the kernel itself, from up to 1GiB"), "{on}");
+        config.client_local_size = Some(ByteSize::bytes(0));
+        assert!(told(None, &config, &Automatic::Own).contains("client.local.size is 0"));
+        config.client_local_size = None;
+        config.client_local_dir = Some("/mnt/nvme0".into());
+        assert!(Automatic::Own.room(&config).unwrap_err().contains("client.local.size is not"));
+    }
+
+    #[test]
+    fn a_mount_whose_worker_is_elsewhere_takes_a_sixteenth_of_its_memory_and_never_much() {
+        let room = |usable: u64| own_room(Some(usable)).map(|room| room.as_u64());
+        assert_eq!(room(16 << 30), Some(1 << 30));
+        assert_eq!(room(2 << 40), Some(8 << 30));
+        assert_eq!((room(512 << 20), own_room(None)), (None, None), "too little to be of use, and who knows");
     }
 }

@@ -22,6 +22,7 @@ use crate::assembly::LinkReports;
 use crate::control::{Asked, Control};
 use crate::error::{Exit, Fault};
 use crate::keeping::Left;
+use crate::local::Automatic;
 use crate::materialise_requests::MaterialiseRequests;
 use crate::mountpoint::Place;
 use crate::page::PageToken;
@@ -65,6 +66,8 @@ pub(crate) struct Offer {
     pub(crate) links: LinkReports,
     /// Where the process logs, if that is a file.
     pub(crate) log: Option<PathBuf>,
+    /// Where materialised files have their room from if no size of theirs is set.
+    pub(crate) room: Automatic,
 }
 
 /// What is told of a mount when it is there.
@@ -84,6 +87,9 @@ pub struct MountSummary {
     pub workers: Vec<String>,
     /// What brings it the kernel's requests.
     pub io: Option<String>,
+    /// Whether the kernel serves files by itself that are read again, or why not.
+    #[serde(default)]
+    pub passthrough: Option<String>,
     /// Whether data comes over RDMA; nothing for a mount that has its worker in its own process.
     pub rdma: Option<String>,
     /// Where the coordinator is, if this process has one: `HOST:PORT`, or `unix:PATH`.
@@ -121,7 +127,8 @@ impl Mounted {
             Role::Up => (place.claim.private_sockets().control.clone(), Asked::ByOwner),
             Role::Mount => (place.claim.control_socket(), Asked::ByAll),
         };
-        let local = local::Answerer::new(mount.local_files(), &loaded.config);
+        let passthrough = local::told(mount.local_files().as_ref(), &loaded.config, &offer.room);
+        let local = local::Answerer::new(mount.local_files(), &loaded.config, &offer.room);
         let control = Control::serve(&socket, asked, mount.reporter(), mount.refresher(), local);
         if let Err(error) = &control {
             warn!(error = format!("{error:#}"), "`forebay stats` will not show this mount's own counters");
@@ -141,6 +148,7 @@ impl Mounted {
             log: offer.log.clone(),
             workers: offer.workers.clone(),
             io: report.fuse.and_then(|fuse| fuse.io).map(|io| io.to_string()),
+            passthrough: Some(passthrough),
             rdma: (offer.role == Role::Mount).then(|| rdma_in_use(&loaded.config, report.rdma.as_ref())),
             coordinator: offer.coordinator.clone(),
             page: offer.page.clone(),
@@ -161,7 +169,8 @@ impl Mounted {
 
     /// Publishes the run state.
     fn publish(&self, place: &Place, offer: &Offer, loaded: &Loaded, socket: PathBuf) -> anyhow::Result<()> {
-        let MountSummary { mountpoint, source, pid, log, workers, coordinator, web, rdma, .. } = self.summary.clone();
+        let MountSummary { mountpoint, source, pid, log, workers, coordinator, web, rdma, passthrough, .. } =
+            self.summary.clone();
         let listed = workers.join(",");
         place.claim.publish(&RunState {
             pid,
@@ -182,7 +191,7 @@ impl Mounted {
             since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })?;
-        info!(mountpoint, source, workers = listed, rdma, "ready");
+        info!(mountpoint, source, workers = listed, rdma, passthrough, "ready");
         Ok(())
     }
 
@@ -260,7 +269,10 @@ async fn unmount(mut mount: Mount, at_once: &CancellationToken) -> anyhow::Resul
 /// Follows what jobs want the mount to keep, if it keeps files and there is a cluster to tell of them.
 fn materialise_requests(place: &Place, offer: &Offer, loaded: &Loaded, mount: &Mount) -> Option<MaterialiseRequests> {
     let (store, files) = (Arc::clone(offer.state.as_ref()?), mount.local_files()?);
-    if files.why_off().is_some() {
+    // What such a mount takes by itself is a small share of its machine, for what is read there: a job that wants models on all nodes
+    // would fail for want of room.
+    let is_small = loaded.config.client_local_size.is_none() && matches!(offer.room, Automatic::Own);
+    if is_small || files.why_off().is_some() {
         return None;
     }
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -365,7 +377,9 @@ pub(crate) fn identity(mountpoint: &Path, namespace: &str, loaded: &Loaded) -> I
     let identity = assembly::mount_options(loaded, String::new()).identity(mountpoint, namespace);
     Identity {
         read_only: config.write_mode == WriteMode::None,
-        passthrough: local::options(config, mountpoint).is_some(),
+        // What nobody set may be off in the process before, as in one of a version that had it off: then it stays off until the next
+        // mount, and nothing that is open suffers.
+        passthrough: config.client_local_size.is_some_and(|size| size.as_u64() > 0),
         ..identity
     }
 }
@@ -387,7 +401,7 @@ async fn options(mountpoint: &Path, offer: &Offer, loaded: &Loaded) -> anyhow::R
     });
     let owner = staged::owner(&offer.source, &mountpoint.display().to_string());
     let writing = staging.map(|directory| assembly::writing_options(&loaded.config, directory, owner));
-    let local = local::options(&loaded.config, mountpoint);
+    let local = local::options(&loaded.config, mountpoint, &offer.room);
     Ok(MountOptions { report, writing, local, ..options })
 }
 

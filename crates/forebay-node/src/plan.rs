@@ -38,6 +38,12 @@ impl Plan {
         self.standalone.clone().unwrap_or_else(cluster)
     }
 
+    /// Whether the memory of a worker is lent to files of the mount in its process: where no size of theirs is set.
+    pub(crate) fn lends(&self) -> bool {
+        let config = &self.loaded.config;
+        self.mountpoint.is_some() && config.client_local_size.is_none() && config.client_local_dir.is_none()
+    }
+
     /// What goes first when a mount is taken over: what only one process can have is to be let go of before.
     pub(crate) fn order(&self) -> Order {
         let has_directory = self.loaded.config.client_local_dir.is_some();

@@ -29,6 +29,7 @@ use crate::error::{Exit, Fault};
 use crate::handover::{Handover, Rescuer, Running};
 use crate::keeper_watcher::KeeperWatcher;
 use crate::keeping::{self, Found, Left};
+use crate::local::Automatic;
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::{self, Place};
 use crate::node::{Node, Parts};
@@ -132,6 +133,7 @@ impl Starting<'_> {
             audit,
             ports: Ports::Stay,
             shared: false,
+            lends: self.plan.lends(),
         };
         let started = async {
             assembly::probe_origin(loaded, origin).await?;
@@ -143,7 +145,7 @@ impl Starting<'_> {
         let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
         let private = Private { sockets: sockets.as_ref(), page: self.plan.page, token: token.as_ref(), audit };
         self.parts.coordinating = private.coordinator(loaded, cluster, &client, known).await?;
-        let measured = worker.measured();
+        let (measured, room) = (worker.measured(), Automatic::of_worker(worker.lender()));
         self.s3(client.clone(), Some(origin)).await?;
         let coordinating = self.parts.coordinating.as_ref();
         let offer = Offer {
@@ -162,6 +164,7 @@ impl Starting<'_> {
             report: measured.source(),
             links: LinkReports::default(),
             log: self.plan.log.clone(),
+            room,
         };
         self.mount(&offer).await
     }
@@ -289,6 +292,7 @@ impl Starting<'_> {
             // Others find that of a mount by its record; a fixed list names its port.
             ports: if is_mounted && cluster.is_some() { Ports::Move } else { Ports::Stay },
             shared: true,
+            lends: plan.lends(),
         };
         let worker = Self::unless_cancelled(self.cancelled, WorkerNode::start(options)).await?;
         let worker = self.parts.worker.insert(worker);
@@ -429,6 +433,10 @@ impl Starting<'_> {
             },
             links,
             log: self.plan.log.clone(),
+            room: match &self.parts.worker {
+                Some(worker) => Automatic::of_worker(worker.lender()),
+                None => Automatic::Own,
+            },
         }
     }
 

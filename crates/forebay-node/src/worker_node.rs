@@ -27,6 +27,7 @@ use crate::audit::AuditLog;
 use crate::binding::{self, Moving, Ports, WorkerAddresses, host_and_port};
 use crate::cluster::Cluster;
 use crate::error::{Exit, Fault};
+use crate::lending::StoreLender;
 use crate::measured::Measured;
 use crate::namespaces::{self, Namespaces};
 use crate::security::{self, Security};
@@ -62,6 +63,8 @@ pub(crate) struct WorkerNode {
     windows: Arc<Windows>,
     namespaces: Option<Namespaces>,
     joined: Option<Joined>,
+    /// Who lends its memory to files of a mount in this process, or why nobody does.
+    lender: Result<Arc<StoreLender>, String>,
 }
 
 /// What a node is to be.
@@ -85,6 +88,8 @@ pub(crate) struct WorkerNodeOptions<'a> {
     /// Whether other processes may use it: it listens for RDMA where that is asked for, shows its memory to those on this host, and
     /// is registered in its cluster.
     pub(crate) shared: bool,
+    /// Whether its memory is lent to files of a mount in this process, where it can be.
+    pub(crate) lends: bool,
 }
 
 impl WorkerNode {
@@ -112,8 +117,10 @@ impl WorkerNode {
             }
         };
         let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone(), options.audit);
+        let lender = lender(config, &store, &options);
         let mut node = Self {
             capacity,
+            lender,
             store,
             worker,
             security,
@@ -270,6 +277,11 @@ impl WorkerNode {
         self.capacity
     }
 
+    /// Who lends its memory to files of a mount in this process, or why nobody does.
+    pub(crate) fn lender(&self) -> Result<&Arc<StoreLender>, &str> {
+        self.lender.as_ref().map_err(String::as_str)
+    }
+
     /// The worker.
     pub(crate) fn worker(&self) -> &Arc<Worker> {
         &self.worker
@@ -340,6 +352,9 @@ impl WorkerNode {
         if let Some(namespaces) = self.namespaces {
             namespaces.close().await;
         }
+        if let Ok(lender) = &self.lender {
+            lender.end();
+        }
         self.worker.close().await;
         if tokio::time::timeout(FLUSH_WITHIN, self.store.flush()).await.is_err() {
             warn!("the disks are too slow to write all that is queued: the rest is not kept");
@@ -350,6 +365,17 @@ impl WorkerNode {
             security.close().await;
         }
     }
+}
+
+/// Who lends the memory of `store` to files, or why nobody does.
+fn lender(config: &Config, store: &Store, options: &WorkerNodeOptions<'_>) -> Result<Arc<StoreLender>, String> {
+    if !options.lends {
+        return Err("client.local.size says what there is".to_owned());
+    }
+    if options.shared && (config.network_rdma_data_enabled || config.network_rdma_metadata_enabled) {
+        return Err("the worker's memory is registered for RDMA, and is lent to nobody".to_owned());
+    }
+    StoreLender::over(store, options.shared)
 }
 
 /// The error as a person is told it, with the setting that it is about.

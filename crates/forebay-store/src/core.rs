@@ -3,12 +3,13 @@
 //! A copy enters and leaves a block's list and its tier's residents under the block's lock, or leaves the residents
 //! first and the list at once after: so a copy that is in a list alone is on its way out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use forebay_locks::Mutex;
 use forebay_memory::{FRAME_SIZE, Pool, Span};
 use forebay_types::{BlockKey, FileId};
 use tokio::sync::Notify;
@@ -17,7 +18,7 @@ use crate::disk::{ReadFault, Slab, choose};
 use crate::index::{Index, Runs, covered, covers, put_in, take_out};
 use crate::queue::DiskQueue;
 use crate::residents::{Residents, Terms};
-use crate::run::{DiskRun, IN_INDEX, MemoryRun, Run};
+use crate::run::{DiskRun, Held as _, IN_INDEX, MemoryRun, Run};
 use crate::verify::Verify;
 use crate::{Account, Eviction, Keep, ServeMode, StoreOptions};
 
@@ -29,6 +30,10 @@ pub(crate) struct Core {
     pub(crate) queue: DiskQueue,
     /// Most bytes of each account, in memory and on disk each.
     pub(crate) quotas: ArcSwap<HashMap<Account, u64>>,
+    /// Bytes of the pool's frames that are lent: they are used, and hold no runs.
+    pub(crate) lent: AtomicU64,
+    /// Files of which an adopted run was found corrupt, until they are asked for. No more of them than were adopted.
+    pub(crate) wrong: Mutex<BTreeSet<FileId>>,
     /// Notified when a tier has filled up.
     pub(crate) need_room: Notify,
     pub(crate) counters: Counters,
@@ -46,6 +51,8 @@ pub(crate) struct Counters {
     pub(crate) runs_published: AtomicU64,
     pub(crate) runs_promoted: AtomicU64,
     pub(crate) runs_evicted: AtomicU64,
+    /// What the extents of those runs took.
+    pub(crate) bytes_evicted: AtomicU64,
     pub(crate) corrupt_sectors: AtomicU64,
     pub(crate) disk_write_skipped: AtomicU64,
     /// On memory and disk together.
@@ -63,6 +70,8 @@ impl Core {
             slabs,
             queue,
             quotas: ArcSwap::default(),
+            lent: AtomicU64::new(0),
+            wrong: Mutex::default(),
             need_room: Notify::new(),
             counters: Counters::default(),
             serve: options.serve,
@@ -81,9 +90,21 @@ impl Core {
 
     /// Tells eviction when memory is fuller than it should be.
     pub(crate) fn notice_use(&self) {
-        if self.pool.used() > Self::share(self.pool.capacity().as_u64(), self.high_watermark) {
+        if self.is_above_watermark() {
             self.need_room.notify_one();
         }
+    }
+
+    /// Whether memory is fuller than it should be.
+    pub(crate) fn is_above_watermark(&self) -> bool {
+        let (used, capacity) = self.memory_use();
+        used > Self::share(capacity, self.high_watermark)
+    }
+
+    /// What is used of memory, and how much there is, in bytes, without the frames that are lent.
+    pub(crate) fn memory_use(&self) -> (u64, u64) {
+        let lent = self.lent.load(Ordering::Relaxed);
+        (self.pool.used().saturating_sub(lent), self.pool.capacity().as_u64().saturating_sub(lent))
     }
 
     fn quota(&self, account: Option<Account>) -> Option<u64> {
@@ -129,6 +150,9 @@ impl Core {
     pub(crate) fn let_go(&self, copy: Arc<MemoryRun>) {
         self.unlink_from_memory(&copy);
         self.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
+        if !copy.is_adopted() {
+            self.counters.bytes_evicted.fetch_add(copy.extent_size(), Ordering::Relaxed);
+        }
         let is_on_its_way = copy.queued.load(Ordering::Acquire);
         if !is_on_its_way && !copy.removed.load(Ordering::Acquire) && !self.offer_to_disk(&copy) {
             self.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +256,11 @@ impl Core {
                 self.slabs[copy.extent.disk()].residents.reclass(copy, keep, false);
             }
             for copy in runs.memory.iter().filter(|copy| copy.marks.keep() != keep) {
-                self.memory.reclass(copy, keep, is_pinned_on_disk(runs, &copy.run));
+                if copy.is_adopted() {
+                    copy.marks.place.lock().keep = keep;
+                } else {
+                    self.memory.reclass(copy, keep, is_pinned_on_disk(runs, &copy.run));
+                }
             }
         });
     }
@@ -255,6 +283,9 @@ impl Core {
         copy.removed.store(true, Ordering::Release);
         self.memory.remove(copy);
         self.unlink_from_memory(copy);
+        if copy.is_adopted() {
+            self.wrong.lock().insert(copy.run.key.file);
+        }
     }
 
     /// Drops a run on disk that could not be read.

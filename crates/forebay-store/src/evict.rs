@@ -58,9 +58,9 @@ pub(crate) async fn run(core: Arc<Core>, stop: CancellationToken) {
 async fn evict_memory(core: &Core, forced: &mut u64) -> bool {
     let mut ran_dry = false;
     let unread = |copy: &MemoryRun| !copy.has_readers();
-    let capacity = core.pool.capacity().as_u64();
-    if core.pool.used() > Core::share(capacity, core.high_watermark) {
-        let mut excess = core.pool.used().saturating_sub(Core::share(capacity, core.low_watermark));
+    let (used, capacity) = core.memory_use();
+    if used > Core::share(capacity, core.high_watermark) {
+        let mut excess = used.saturating_sub(Core::share(capacity, core.low_watermark));
         let mut victims = 0;
         while excess > 0 {
             let Some(copy) = core.memory.evict(core.eviction, unread) else {

@@ -13,6 +13,7 @@
 //! * `run.rs`, `index.rs`: what is held, and how a hit finds it without a lock;
 //! * `sieve.rs`, `place.rs`, `residents.rs`, `evict.rs`: what goes when room is needed, always ahead of need, never inside a read;
 //! * `verify.rs`: when a hit in memory is checked;
+//! * `adopted.rs`: blocks that lie in memory of others, and what is given up because it is elsewhere;
 //! * `keep.rs`: priorities, pins and accounts, by which some go before others;
 //! * `held.rs`: going through all that is held, and checking it;
 //! * `queue.rs`, `writer.rs`: how runs get from memory to disk without a read ever waiting for it;
@@ -25,6 +26,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod adopted;
 mod core;
 mod coverage;
 mod disk;

@@ -129,9 +129,14 @@ impl<T: Held> Residents<T> {
         Some(gone)
     }
 
-    /// Takes out a copy that was inserted; no effect when it has left already.
-    pub(crate) fn remove(&self, copy: &Arc<T>) {
-        self.order.lock().take(copy);
+    /// The tier has so many frames for its copies. Pins that there are by now stay.
+    pub(crate) fn resize(&self, frames: u64) {
+        self.order.lock().most_pinned_frames = most_pinned_frames(frames);
+    }
+
+    /// Takes out a copy that was inserted; no effect when it has left already. Whether it had not.
+    pub(crate) fn remove(&self, copy: &Arc<T>) -> bool {
+        self.order.lock().take(copy)
     }
 
     /// Keeps a copy on other terms from now on; no effect when it has left already.

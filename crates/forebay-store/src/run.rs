@@ -165,6 +165,11 @@ impl MemoryRun {
         self.run.check(sectors.start, &self.bytes[within..within + length as usize])
     }
 
+    /// Whether it lies in memory that is not the pool's ([`Store::adopt`](crate::Store::adopt)): it stands in no order of eviction.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.bytes.place().is_none()
+    }
+
     /// Whether anything but the index looks at its extent, so that evicting it would not give back memory now.
     pub(crate) fn has_readers(&self) -> bool {
         self.bytes.views() > 1

@@ -63,6 +63,8 @@ pub struct MemoryStats {
     pub runs_promoted: u64,
     /// Runs evicted.
     pub runs_evicted: u64,
+    /// Memory that those runs took, in bytes.
+    pub bytes_evicted: u64,
     /// Sectors whose bytes were not the ones that were published.
     pub corrupt_sectors: u64,
     /// Requests for memory that wait now.

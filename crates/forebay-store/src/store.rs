@@ -1,5 +1,6 @@
 //! The store: its verbs, and the owner of its tasks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,8 +19,8 @@ use crate::read::Patience;
 use crate::run::{DiskRun, Run};
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
-    Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, evict, held,
-    read, slice, writer,
+    Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, adopted,
+    evict, held, read, slice, writer,
 };
 
 /// The part of memory that shows that it is going to be filled.
@@ -271,6 +272,43 @@ impl Store {
         self.core.index.look(key, |runs| runs.label).flatten()
     }
 
+    /// Has a whole block lie in memory that is not the pool's, such as that of a file that is mapped: `bytes` are all of it, were just
+    /// checked against these checksums, and stay as they are. It takes the place of what memory has of the block, is read and checked
+    /// like that, and stays until [`Store::disown`]: eviction does not know it. Whether it was taken; not where a policy pins the block
+    /// in memory, or the checksums are of other bytes.
+    pub fn adopt(&self, key: BlockKey, bytes: Span, checksums: SectorChecksums) -> bool {
+        adopted::adopt(&self.core, key, bytes, checksums)
+    }
+
+    /// Forgets what was adopted of a file. Readers keep what they have of it, and what no disk has yet is offered to one.
+    pub fn disown(&self, file: FileId) {
+        adopted::disown(&self.core, file);
+    }
+
+    /// Files of which something that was adopted turned out corrupt since the last call: whoever has them shall not show them to others
+    /// either.
+    #[must_use]
+    pub fn take_wrong(&self) -> BTreeSet<FileId> {
+        std::mem::take(&mut *self.core.wrong.lock())
+    }
+
+    /// Evicts what memory has of a block, but what is read just now, is pinned or was adopted: the same bytes are elsewhere.
+    pub fn give_up(&self, key: &BlockKey) {
+        adopted::give_up(&self.core, key);
+    }
+
+    /// So many frames of the memory tier are lent: they hold nothing, so a share of the others only may have pins.
+    /// The watermarks are of the others, too.
+    pub fn set_lent_frames(&self, frames: u64) {
+        adopted::set_lent_frames(&self.core, frames);
+    }
+
+    /// Whether memory is fuller than it is to be, so that eviction makes room.
+    #[must_use]
+    pub fn is_above_watermark(&self) -> bool {
+        self.core.is_above_watermark()
+    }
+
     /// Sets how many bytes each account may have, in memory and on disk each; accounts that are not named have no bound. What
     /// is over it goes soon after, and never fails a reader.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = (Account, ByteSize)>) {
@@ -308,6 +346,7 @@ impl Store {
             runs_published: count(&core.counters.runs_published),
             runs_promoted: count(&core.counters.runs_promoted),
             runs_evicted: count(&core.counters.runs_evicted),
+            bytes_evicted: count(&core.counters.bytes_evicted),
             corrupt_sectors: count(&core.counters.corrupt_sectors),
             waiting: occupancy.waiting as u64,
             waits: occupancy.waits,

@@ -121,6 +121,9 @@ fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
         if let Some(io) = &summary.io {
             writeln!(out, "  served   {io}")?;
         }
+        if let Some(passthrough) = &summary.passthrough {
+            writeln!(out, "  again    {passthrough}")?;
+        }
         if let Some(rdma) = &summary.rdma {
             writeln!(out, "  RDMA     {rdma}")?;
         }

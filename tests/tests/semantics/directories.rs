@@ -59,7 +59,7 @@ fn what_leads_to_mounts_cannot_be_changed() {
     let mounts = format!("mounts=/data/s3={}", bucket.url());
     let worker = forebay_e2e::Setup::of(&bucket).option(&mounts).member("w1");
     let staging = tempfile::tempdir().unwrap();
-    let mount = super::staged(forebay_e2e::Setup::without_origin(), staging.path()).mount([&worker]);
+    let mount = super::staged(forebay_e2e::Setup::of_user(), staging.path()).mount([&worker]);
     std::fs::write(mount.path("data/s3/f"), b"x").unwrap();
     for path in ["f", "data/f"] {
         assert_eq!(errno(std::fs::write(mount.path(path), b"x")), refused_below(), "{path}");

@@ -24,7 +24,7 @@ fn the_room_of_a_directory_is_shown_and_that_of_an_object_store_is_not_known() {
     let (bucket, directory, staging) = (Bucket::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mounts = format!("mounts=/s3={},/dir=file://{}", bucket.url(), directory.path().display());
     let worker = Setup::of(&bucket).option(&mounts).member("w1");
-    let mount = super::staged(Setup::without_origin(), staging.path()).mount([&worker]);
+    let mount = super::staged(Setup::of_user(), staging.path()).mount([&worker]);
     std::fs::write(mount.path("dir/f"), b"text").unwrap();
     let (_, total) = room(directory.path());
     eventually("the room is known", SOON, || room(&mount.path("dir")).1 == total);
@@ -34,7 +34,7 @@ fn the_room_of_a_directory_is_shown_and_that_of_an_object_store_is_not_known() {
     for unknown in ["", "s3"] {
         assert_eq!(room(&mount.path(unknown)), (PETABYTE, PETABYTE), "{unknown:?}");
     }
-    let read_only = Setup::without_origin().flag("--read-only").mount([&worker]);
+    let read_only = Setup::of_user().flag("--read-only").mount([&worker]);
     for any in ["", "dir"] {
         assert_eq!(room(&read_only.path(any)), (PETABYTE, PETABYTE), "{any:?}");
     }
@@ -177,7 +177,7 @@ fn a_worker_that_takes_no_changes() {
     bucket.put_text("f", "text");
     let worker = forebay_e2e::Setup::of(&bucket).option("write.mode=none").worker(&bucket);
     let staging = tempfile::tempdir().unwrap();
-    let mount = super::staged(forebay_e2e::Setup::without_origin(), staging.path()).mount([&worker]);
+    let mount = super::staged(forebay_e2e::Setup::of_user(), staging.path()).mount([&worker]);
     assert_eq!(errno(File::create(mount.path("g")).and_then(close)), refused_below());
     assert_eq!(errno(OpenOptions::new().write(true).open(mount.path("f"))), refused_below());
     assert_eq!(errno(std::fs::remove_file(mount.path("f"))), refused_below());

@@ -69,7 +69,7 @@ impl Two {
         let ttl = format!("metadata.ttl={}ms", ttl.as_millis());
         let worker = Setup::of(&bucket).option(&ttl).worker(&bucket);
         let staging = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let mount = |staging: &TempDir| staged(Setup::without_origin(), staging.path()).option(&ttl).mount([&worker]);
+        let mount = |staging: &TempDir| staged(Setup::of_user(), staging.path()).option(&ttl).mount([&worker]);
         let (a, b) = (mount(&staging[0]), mount(&staging[1]));
         Self { a, b, worker, bucket, _staging: staging }
     }

@@ -38,7 +38,7 @@ fn passed(one: &One) -> File {
     file
 }
 
-/// > If `client.local.size` has the kernel read a materialised copy, a file that is open for reading stays the opened version when another process writes to it; every later open sees the written bytes.
+/// > If the kernel reads a materialised copy (`client.local.size`), a file that is open for reading stays the opened version when another process writes to it; every later open sees the written bytes.
 #[test]
 fn a_writer_gets_an_inode_of_its_own_and_readers_keep_their_version() {
     let Some((one, old)) = one() else { return };

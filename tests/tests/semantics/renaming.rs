@@ -163,7 +163,7 @@ fn from_one_origin_to_another() {
     let (bucket, directory, staging) = (Bucket::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mounts = format!("mounts=/s3={},/dir=file://{}", bucket.url(), directory.path().display());
     let worker = Setup::of(&bucket).option(&mounts).member("w1");
-    let mount = super::staged(Setup::without_origin(), staging.path()).mount([&worker]);
+    let mount = super::staged(Setup::of_user(), staging.path()).mount([&worker]);
     std::fs::write(mount.path("s3/f"), b"text").unwrap();
     assert_eq!(errno(std::fs::rename(mount.path("s3/f"), mount.path("dir/f"))), libc::EXDEV);
     let moved = finish(Command::new("mv").arg(mount.path("s3/f")).arg(mount.path("dir/f")), SOON);

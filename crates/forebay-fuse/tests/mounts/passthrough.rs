@@ -33,6 +33,8 @@ fn eager() -> LocalOptions {
         check_interval: Duration::ZERO,
         check_bandwidth: ByteSize::gib(1),
         check_writes: false,
+        is_automatic: false,
+        lender: None,
     };
     LocalOptions { files, on_writable: true }
 }
@@ -198,6 +200,26 @@ fn what_is_asked_for_is_materialised_however_seldom_it_is_opened() {
     assert!(fs::read(mounted.path("models/b")).unwrap() == pattern(SIZE, 3));
     assert_eq!(count(&mounted, "/fuse/read_bytes"), 0);
     assert_eq!(local.list().len(), 2);
+}
+
+#[test]
+fn a_cold_file_that_is_read_from_its_start_is_filled_meanwhile_and_one_that_is_read_past_the_page_cache_is_not() {
+    let mounted = mounted(patient());
+    on_or_skip!(mounted);
+    mounted.bucket.put("direct", pattern(SIZE, 3));
+    let direct = mounted.open_direct("direct");
+    let mut bytes = vec![0; SIZE];
+    direct.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == pattern(SIZE, 3));
+    drop(direct);
+    assert!(fs::read(mounted.path("file")).unwrap() == pattern(SIZE, 1));
+    wait_until("it is whole after one open", || count(&mounted, "/local/files/ready") == 1);
+    wait_until("the next open after the last close is passed through", || {
+        drop(mounted.open("file"));
+        count(&mounted, "/local/handles/passed") > 0
+    });
+    let local = mounted.mount.local_files().unwrap();
+    assert_eq!(local.list().len(), 1, "{:?}", local.list());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The index against a backend and a shell that do what they are told, in any order, and know nothing of its reasons.
 
+mod room;
+
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 

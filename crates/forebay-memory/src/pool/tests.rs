@@ -99,7 +99,7 @@ fn taking_memory_ends_soon_when_nobody_wants_it_any_more() {
         asked < 3
     })
     .unwrap();
-    assert_eq!(asked, 3, "of a thousand steps it has taken two");
+    assert_eq!(asked, 3, "of thousands of steps it has taken two");
     let before = std::time::Instant::now();
     pool.warm_up(ByteSize::bytes(1), || true).unwrap();
     assert!(before.elapsed() < Duration::from_secs(10), "no more than what it is asked for");
@@ -201,4 +201,56 @@ async fn a_grant_to_one_who_left_is_not_lost() {
     assert!(waiting.await.is_err());
     drop(held);
     assert!(pool.try_alloc(FRAME).is_some());
+}
+
+/// In small pages, of which each is backed by itself.
+#[cfg(not(miri))]
+fn of_small_pages(frames: u64) -> Pool {
+    Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::bytes(frames * FRAME as u64)) }).unwrap()
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_frame_that_is_lent_is_in_use_and_takes_no_memory_and_is_backed_anew_when_it_is_back() {
+    let pool = of_small_pages(3);
+    let mut filled: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME)).collect();
+    filled.iter_mut().for_each(|frame| frame.fill(7));
+    let kept = filled.pop().unwrap().freeze();
+    assert!((0..3).all(|frame| pool.is_backed(frame)));
+    let lent: Vec<_> = filled.into_iter().map(|frame| frame.lend().unwrap()).collect();
+    assert_eq!((0..3).filter(|frame| pool.is_backed(*frame)).collect::<Vec<_>>(), [kept.frame()]);
+    assert!(kept.iter().all(|byte| *byte == 7));
+    assert!(pool.try_alloc(1).is_none(), "to the pool they are in use");
+    assert_eq!(pool.used(), 3 * FRAME as u64);
+    drop(lent);
+    let mut again = pool.try_alloc(FRAME).unwrap();
+    assert!(again.iter().all(|byte| *byte == 0));
+    again.fill(1);
+    assert!(again.freeze().iter().all(|byte| *byte == 1));
+}
+
+#[test]
+#[cfg(not(miri))]
+fn memory_is_taken_for_all_frames_but_those_that_are_lent() {
+    let pool = of_small_pages(3);
+    // The lowest come first.
+    let (first, second) = (pool.try_alloc(FRAME).unwrap(), pool.try_alloc(FRAME).unwrap());
+    let lent = second.lend().unwrap();
+    pool.warm_up(pool.capacity(), || true).unwrap();
+    assert_eq!([0, 1, 2].map(|frame| pool.is_backed(frame)), [true, false, true]);
+    drop((first, lent));
+    pool.warm_up(pool.capacity(), || true).unwrap();
+    assert!(pool.is_backed(1), "it is the pool's again");
+}
+
+#[test]
+#[cfg(not(miri))]
+fn what_is_no_whole_frame_or_has_another_view_is_not_lent() {
+    let pool = pool(2);
+    let small = pool.try_alloc(1000).unwrap();
+    assert_eq!(small.lend().unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    let (head, tail) = pool.try_alloc(FRAME).unwrap().split_at(10);
+    assert_eq!(head.lend().unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    drop(tail);
+    assert_eq!(pool.used(), 0, "nothing is lost by it");
 }

@@ -21,7 +21,7 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 
 /// Choose and list the files that this machine keeps whole, so that the kernel reads them at the speed of memory
 ///
-/// A mount with client.local.size keeps files that are opened often. Files that you add here also stay until you drop
+/// A mount keeps files that are opened often (client.local.size). Files that you add here also stay until you drop
 /// them. When there is no room, they are the last to go.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
