@@ -369,6 +369,11 @@ impl PathSelector {
     /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: it is to be pinged.
     pub fn suspect(&mut self, path: usize, now: Instant) {
         self.release(path);
+        self.doubt(path, now);
+    }
+
+    /// A request over `path` takes long although others do not: it is to be pinged.
+    pub(super) fn doubt(&mut self, path: usize, now: Instant) {
         if let Some(path) = self.paths.get_mut(path).filter(|path| path.is_up()) {
             path.suspicion.get_or_insert(Suspicion { since: now, pinged: false });
         }

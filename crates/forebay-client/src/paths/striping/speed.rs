@@ -45,7 +45,8 @@ pub(crate) struct PathSpeed {
 impl PathSpeed {
     /// A request whose answer brings `bytes` is sent now.
     pub(crate) fn sent(&mut self, bytes: u32, now: Instant) -> Sent {
-        if self.began.is_none() {
+        // What brings no bytes keeps no path busy.
+        if self.in_flight == 0 {
             self.begin(now);
         }
         let bytes = u64::from(bytes);
