@@ -2,9 +2,10 @@
 //!
 //! By default, the kernel puts a page on the node of the thread that touches it first. For a pool, that is one thread
 //! at start, or the thread that filled a block, while readers run on all nodes: at worst all pages lie on one node,
-//! behind one memory controller. So the frames are dealt out over the nodes that the process runs on: each lies on one node, so
-//! that a transport can take the network card that is next to it. A process that is bound to the processors of one node keeps
-//! its memory there. What the operator said (`numactl`) stands, and on a machine with one node nothing happens at all.
+//! behind one memory controller. So the frames are dealt out over the nodes that the process runs on: each lies on one
+//! node, so that a transport can take the network card that is next to it. A process that is bound to the processors of
+//! one node keeps its memory there. What the operator said (`numactl`) stands, and on a machine with one node nothing
+//! happens at all.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,8 +14,8 @@ use std::ptr::NonNull;
 
 use crate::frames::FRAME_SIZE;
 
-/// To the kernel each piece that is dealt out is a mapping of its own, of which a process may have 65,530: large pools are dealt out
-/// by several frames at a time.
+/// To the kernel each piece that is dealt out is a mapping of its own, of which a process may have 65,530: large pools
+/// are dealt out by several frames at a time.
 const MAX_PIECES: usize = 256;
 
 /// What the kernel is told of a mapping.
@@ -152,8 +153,8 @@ fn prefer(base: NonNull<u8>, length: usize, node: u32) -> std::io::Result<()> {
     let mask = mask_of(&BTreeSet::from([node]));
     // The kernel takes one bit less than it is told of.
     let bits = mask.len() * BITS + 1;
-    // SAFETY: the range is a mapping that belongs to the caller, whose contents do not change; `mask` has as many bits as said but
-    // one, which is not looked at.
+    // SAFETY: the range is a mapping that belongs to the caller, whose contents do not change; `mask` has as many bits
+    // as said but one, which is not looked at.
     let placed = unsafe {
         libc::syscall(libc::SYS_mbind, base.as_ptr(), length, MPOL_PREFERRED, mask.as_ptr(), bits, 0 as libc::c_uint)
     };

@@ -119,8 +119,8 @@ impl Scene {
         scene
     }
 
-    /// Reads `length` bytes of a block and compares them, as a client does: once more where another path is to be asked. How long
-    /// that took.
+    /// Reads `length` bytes of a block and compares them, as a client does: once more where another path is to be
+    /// asked. How long that took.
     async fn read(&self, index: u64, length: u32) -> Duration {
         let began = Instant::now();
         for _ in 0..4 {

@@ -1,17 +1,18 @@
 //! Over which path a request goes: a state machine for one worker. Pure: it is told the time and what happened.
 //!
-//! A worker may be reached over RDMA, by one path for each network card, and over TCP. While any RDMA path is up, requests
-//! go there, to a random one of those with the fewest requests under way. Where reads are striped ([`PathLoads`]), they go to
-//! the one that is done first, by bytes under way and bandwidth, and large reads are divided among several. A path that fails is
-//! left out, and probed after `retry_after`, whether or not there are requests. With none left, the policy says whether TCP
-//! takes over ([`Fallback::Auto`]) or requests fail with the reason ([`Fallback::Never`]), so that they go to another
-//! replica. A request that would fail while a probe is under way waits for what that finds. TCP is the last path: it is never
-//! left out here, for then the worker as a whole is, by its health.
+//! A worker may be reached over RDMA, by one path for each network card, and over TCP. While any RDMA path is up,
+//! requests go there, to a random one of those with the fewest requests under way. Where reads are striped
+//! ([`PathLoads`]), they go to the one that is done first, by bytes under way and bandwidth, and large reads are
+//! divided among several. A path that fails is left out, and probed after `retry_after`, whether or not there are
+//! requests. With none left, the policy says whether TCP takes over ([`Fallback::Auto`]) or requests fail with the
+//! reason ([`Fallback::Never`]), so that they go to another replica. A request that would fail while a probe is under
+//! way waits for what that finds. TCP is the last path: it is never left out here, for then the worker as a whole is,
+//! by its health.
 //!
-//! A link finds out by itself that it is dead, after a while of silence. What makes one card silent, a switch or the worker's
-//! host, often makes all of them: so when one of several is silent, all are asked at once whether they live, and those that do
-//! not answer are passed over while there is another way. A request then waits for one link to be found dead, not for each
-//! of them in turn.
+//! A link finds out by itself that it is dead, after a while of silence. What makes one card silent, a switch or the
+//! worker's host, often makes all of them: so when one of several is silent, all are asked at once whether they live,
+//! and those that do not answer are passed over while there is another way. A request then waits for one link to be
+//! found dead, not for each of them in turn.
 
 use std::time::{Duration, Instant};
 
@@ -42,8 +43,8 @@ pub struct PathPolicy {
     pub fallback: Fallback,
     /// How long after its failure a path is probed, and again after each probe that failed, while TCP takes its place.
     pub retry_after: Duration,
-    /// How long none of the requests over one of several cards may be answered until all cards are asked whether they live,
-    /// and how long they may take to answer that before others are preferred.
+    /// How long none of the requests over one of several cards may be answered until all cards are asked whether they
+    /// live, and how long they may take to answer that before others are preferred.
     pub silence: Duration,
 }
 
@@ -176,7 +177,8 @@ impl PathSelector {
         Self { policy, paths, has_several, loads: None, watched: false, without }
     }
 
-    /// The same, whose reads are striped if there are several RDMA paths. Each is over a card next to one of these NUMA nodes.
+    /// The same, whose reads are striped if there are several RDMA paths. Each is over a card next to one of these NUMA
+    /// nodes.
     #[must_use]
     pub(super) fn striping(mut self, nodes: impl IntoIterator<Item = Option<u32>>) -> Self {
         self.loads = self.has_several.then(|| PathLoads::new(nodes));
@@ -265,7 +267,8 @@ impl PathSelector {
         path.suspicion.as_ref().is_none_or(|it| !it.pinged || now < it.since + self.policy.silence)
     }
 
-    /// The path that is done first, among those that will do: by what is known of them, or else by the requests under way.
+    /// The path that is done first, among those that will do: by what is known of them, or else by the requests under
+    /// way.
     fn idlest(
         &self,
         (bytes, near): (u32, Option<u32>),
@@ -366,7 +369,8 @@ impl PathSelector {
         })
     }
 
-    /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: it is to be pinged.
+    /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: it is to be
+    /// pinged.
     pub fn suspect(&mut self, path: usize, now: Instant) {
         self.release(path);
         self.doubt(path, now);

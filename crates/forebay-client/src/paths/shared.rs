@@ -1,4 +1,5 @@
-//! What the paths to one worker share: which there are, what is under way over each, and what is found out of those that are down.
+//! What the paths to one worker share: which there are, what is under way over each, and what is found out of those
+//! that are down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,8 +45,8 @@ pub struct PathOptions {
     pub policy: PathPolicy,
     /// The longest that a request over RDMA may take before another path is tried.
     pub operation_timeout: Duration,
-    /// Has large reads of a worker that is reached over several cards divided among these, with memory for what has to be asked
-    /// for again; none: every request goes over one card.
+    /// Has large reads of a worker that is reached over several cards divided among these, with memory for what has to
+    /// be asked for again; none: every request goes over one card.
     pub striping: Option<Spare>,
 }
 

@@ -1,11 +1,11 @@
 //! A read that is divided among paths: the shell around [`Stripe`].
 //!
-//! Each part lands in its piece of the caller's buffer, by a request of its own. A part that is asked for again lands in other
-//! memory, since its piece may still be written to (invariant 3), and takes only what there is at once. What has come is one
-//! buffer again, without a copy, if all parts landed in the caller's; otherwise it is copied together.
+//! Each part lands in its piece of the caller's buffer, by a request of its own. A part that is asked for again lands
+//! in other memory, since its piece may still be written to (invariant 3), and takes only what there is at once. What
+//! has come is one buffer again, without a copy, if all parts landed in the caller's; otherwise it is copied together.
 //!
-//! Parts ask for what the worker has ([`Flags::CACHED`]). If it lacks some of it, the whole read is asked for by one request: it
-//! is one request to the origin then, and not one for each part.
+//! Parts ask for what the worker has ([`Flags::CACHED`]). If it lacks some of it, the whole read is asked for by one
+//! request: it is one request to the origin then, and not one for each part.
 
 use std::time::Duration;
 
@@ -206,8 +206,8 @@ fn one_of(
     Some(all)
 }
 
-/// The checksums of all parts, if any came. Those that a worker vouches for and sent none of are computed here: then all of the
-/// read has some, and what came with checksums is checked.
+/// The checksums of all parts, if any came. Those that a worker vouches for and sent none of are computed here: then
+/// all of the read has some, and what came with checksums is checked.
 fn checksums(parts: &[Came]) -> Bytes {
     if parts.iter().all(|part| part.body.is_empty()) {
         return Bytes::new();

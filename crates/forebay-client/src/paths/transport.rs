@@ -1,8 +1,8 @@
 //! One link over several paths to a worker: the shell around [`PathSelector`].
 //!
 //! A call that fails on one path is not repeated here, because its buffer may still be written to: the caller gets
-//! [`LinkError::OtherPath`] and asks again with another buffer, at once. Of a large read that is divided among several cards
-//! ([`striped`]), a part that fails is asked for again here, with memory of its own.
+//! [`LinkError::OtherPath`] and asks again with another buffer, at once. Of a large read that is divided among several
+//! cards ([`striped`]), a part that fails is asked for again here, with memory of its own.
 //!
 //! While a path is down, or requests are under way over one of several cards, a task looks at what is due: probes, and
 //! questions to cards that are silent. It also runs for idle mounts, so that RDMA that works again is found before the
@@ -33,8 +33,8 @@ use super::striping::{Division, Ended};
 /// than a few milliseconds; requests that have another replica to ask shall not wait for a host that says nothing.
 pub(super) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Of a hundred reads that are divided, as many parts may be asked for twice because they are late: as for reads that another
-/// worker is asked for, too (`client.hedge.budget`).
+/// Of a hundred reads that are divided, as many parts may be asked for twice because they are late: as for reads that
+/// another worker is asked for, too (`client.hedge.budget`).
 const LATE_PERCENT: u32 = 5;
 
 /// A link over any of several paths.
@@ -141,8 +141,8 @@ impl PathsTransport {
         }
     }
 
-    /// The path for a request that would fail, did it not wait for what a probe finds, or why there is none; and how long
-    /// that took.
+    /// The path for a request that would fail, did it not wait for what a probe finds, or why there is none; and how
+    /// long that took.
     #[cold]
     async fn choose_after_probe(&self, deadline: Duration) -> (Result<usize, String>, Duration) {
         let began = Instant::now();

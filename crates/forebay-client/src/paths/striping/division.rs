@@ -1,18 +1,19 @@
 //! How a read is divided among paths, so that all of them are done at the same moment. Pure.
 //!
-//! A path that has little under way, or is fast, gets more. With so many bytes under way over each path, and so many bytes a
-//! second, there is one moment T at which all can be done: each gets what it carries until then, less what is under way. A path
-//! whose part would be too small to be worth a request gets none, and the others share its part.
+//! A path that has little under way, or is fast, gets more. With so many bytes under way over each path, and so many
+//! bytes a second, there is one moment T at which all can be done: each gets what it carries until then, less what is
+//! under way. A path whose part would be too small to be worth a request gets none, and the others share its part.
 //!
-//! A read is divided only where that ends it clearly earlier than the best path alone would. Where all paths have much under way
-//! it does not: then whole requests, each over the path that is free first, keep all of them busy, with fewer messages.
+//! A read is divided only where that ends it clearly earlier than the best path alone would. Where all paths have much
+//! under way it does not: then whole requests, each over the path that is free first, keep all of them busy, with fewer
+//! messages.
 
 use forebay_transport::Request;
 use forebay_types::SECTOR_SIZE;
 use smallvec::SmallVec;
 
-/// The smallest part. A message takes some ten microseconds of both ends, in which a card of 200 Gbit/s moves half of this. Not
-/// measured on hardware.
+/// The smallest part. A message takes some ten microseconds of both ends, in which a card of 200 Gbit/s moves half of
+/// this. Not measured on hardware.
 pub(crate) const MIN_PART: u32 = 512 << 10;
 /// The smallest read that is divided.
 pub(crate) const MIN_STRIPED: u32 = 2 * MIN_PART;

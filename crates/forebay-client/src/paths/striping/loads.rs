@@ -1,8 +1,9 @@
-//! How busy and how fast the paths to one worker are: what decides over which one a request goes, and how a large read is
-//! divided. Pure: it is told the time and what happened.
+//! How busy and how fast the paths to one worker are: what decides over which one a request goes, and how a large read
+//! is divided. Pure: it is told the time and what happened.
 //!
-//! A part asks for what the worker has in its cache alone, since each part would be a request of its own to the origin, where the
-//! whole read is one. When a worker lacks something, large reads go as a whole until some in a row came from its cache.
+//! A part asks for what the worker has in its cache alone, since each part would be a request of its own to the origin,
+//! where the whole read is one. When a worker lacks something, large reads go as a whole until some in a row came from
+//! its cache.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,13 @@ use super::speed::{PathSpeed, Sent};
 
 /// A path that gets nothing since it is slow is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Requests of fewer bytes count as this many when a path is chosen: what is different between paths is not the time of these.
+/// Requests of fewer bytes count as this many when a path is chosen: what is different between paths is not the time of
+/// these.
 const MIN_CHOICE: u64 = 64 << 10;
 /// Paths that take up to a quarter longer than the best one are as good: measured speeds differ by that much by chance.
 const ALIKE: (u128, u128) = (5, 4);
-/// A card takes this part of its speed to a buffer on another NUMA node, when one is chosen. Not measured: it makes the near one
-/// of equal cards the better one, and no slow card the better one because it is near.
+/// A card takes this part of its speed to a buffer on another NUMA node, when one is chosen. Not measured: it makes the
+/// near one of equal cards the better one, and no slow card the better one because it is near.
 const FAR: (u64, u64) = (3, 4);
 /// So many large reads in a row that came from the worker's cache show that reads are worth dividing.
 const WARM: u32 = 4;
@@ -112,8 +114,8 @@ impl PathLoads {
         Some(division)
     }
 
-    /// The path by which a request for `bytes` into memory on NUMA node `near` is done first, of those that `will_do`. `random`
-    /// decides among equals.
+    /// The path by which a request for `bytes` into memory on NUMA node `near` is done first, of those that `will_do`.
+    /// `random` decides among equals.
     pub(crate) fn best(
         &self,
         bytes: u32,

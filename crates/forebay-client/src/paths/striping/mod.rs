@@ -1,5 +1,5 @@
-//! One large read over several cards at once: who gets which part, and when a part is asked for again. Pure: nothing here sends,
-//! waits or looks at a clock.
+//! One large read over several cards at once: who gets which part, and when a part is asked for again. Pure: nothing
+//! here sends, waits or looks at a clock.
 //!
 //! * [`PathSpeed`](speed::PathSpeed): what one path carries, measured by what it delivers;
 //! * [`PathLoads`]: how busy and how fast the paths to a worker are, and whether it is worth it to divide reads of it;

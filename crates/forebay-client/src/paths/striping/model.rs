@@ -1,6 +1,6 @@
-//! Readers, a worker and its cards in virtual time: large reads over cards that become slow, die and come back, decided by
-//! [`PathLoads`] and [`Stripe`] as the shell (`paths/striped.rs`) has them decide. Bytes go over a card in the order in which they
-//! were asked for.
+//! Readers, a worker and its cards in virtual time: large reads over cards that become slow, die and come back, decided
+//! by [`PathLoads`] and [`Stripe`] as the shell (`paths/striped.rs`) has them decide. Bytes go over a card in the order
+//! in which they were asked for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

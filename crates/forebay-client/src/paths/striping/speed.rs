@@ -1,9 +1,10 @@
 //! The bandwidth of one path, measured by what it delivers. Pure: it is told the time.
 //!
-//! A *window* begins when a path that was idle gets a request, and ends when it is idle again or has delivered much. What it
-//! delivered of requests that were sent within the window, by the time that took, is a sample. Requests that were under way
-//! when the window began do not count, since a part of them had come before: so a sample is never too large. It is too small
-//! when the worker was slow or requests were few, and therefore the largest of the last few counts.
+//! A *window* begins when a path that was idle gets a request, and ends when it is idle again or has delivered much.
+//! What it delivered of requests that were sent within the window, by the time that took, is a sample. Requests that
+//! were under way when the window began do not count, since a part of them had come before: so a sample is never too
+//! large. It is too small when the worker was slow or requests were few, and therefore the largest of the last few
+//! counts.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 const SAMPLES: usize = 4;
 /// With fewer bytes a window says how long a message takes, and not what the path carries.
 const MIN_SAMPLE: u64 = 128 << 10;
-/// A window of a path that is never idle ends with so many bytes, or with [`CARRIED`] times what was under way when it began.
+/// A window of a path that is never idle ends with so many bytes, or with [`CARRIED`] times what was under way when it
+/// began.
 const MAX_WINDOW: u64 = 4 << 20;
 /// What was under way when a window began is what its sample may lack: a fifth at most.
 const CARRIED: u64 = 4;
@@ -183,7 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// Requests of any size, any number at once, over a path that carries 1 byte a microsecond in the order of sending.
+        /// Requests of any size, any number at once, over a path that carries 1 byte a microsecond in the order of
+        /// sending.
         #[test]
         fn a_path_is_never_thought_faster_than_it_is_and_found_to_be_nearly_as_fast_when_it_is_busy(
             requests in prop::collection::vec((MIN_SAMPLE as u32..4 * MIB, 0u64..3_000_000), 20..100),

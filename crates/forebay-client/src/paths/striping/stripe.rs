@@ -1,9 +1,10 @@
-//! One read that is divided among paths: which parts have come, which is late, and what becomes of one that failed. Pure: it is
-//! told the time and what happened, and says which part to ask for again.
+//! One read that is divided among paths: which parts have come, which is late, and what becomes of one that failed.
+//! Pure: it is told the time and what happened, and says which part to ask for again.
 //!
-//! All parts were cut to be done at the same moment. So when others have come and one takes [`LATE`] times as long, the reason is
-//! its path, and not the worker: it is asked for over another path as well, and the first answer counts. While nothing has come
-//! there is nothing to compare with; whether the worker is slow, others find out (`crate::hedging`).
+//! All parts were cut to be done at the same moment. So when others have come and one takes [`LATE`] times as long, the
+//! reason is its path, and not the worker: it is asked for over another path as well, and the first answer counts.
+//! While nothing has come there is nothing to compare with; whether the worker is slow, others find out
+//! (`crate::hedging`).
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use super::division::MAX_PATHS;
 
 /// How many times as long as the slowest part that has come another one takes until it is late.
 const LATE: u32 = 3;
-/// No part is late before this: who has just no processor is not slow. As for reads of other workers (`client.hedge.min_delay`).
+/// No part is late before this: who has just no processor is not slow. As for reads of other workers
+/// (`client.hedge.min_delay`).
 const MIN_LATE: Duration = Duration::from_millis(2);
 /// How often one part is asked for in all.
 const MAX_ASKED: u8 = 4;
