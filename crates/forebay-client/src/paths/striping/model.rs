@@ -307,7 +307,7 @@ fn readers_that_keep_all_cards_busy_get_what_they_carry() {
 }
 
 fn changes() -> impl Strategy<Value = Vec<(u64, u64)>> {
-    let change = (1u64..100_000, prop_oneof![1 => Just(0), 4 => 5u64..5000]);
+    let change = (1u64..100_000, prop_oneof![1 => Just(0u64), 4 => 5u64..5000]);
     prop::collection::vec(change, 0..4).prop_map(|mut changes| {
         changes.sort_unstable();
         changes.insert(0, (0, 1000));
