@@ -219,3 +219,70 @@ fn checksums(parts: &[Came]) -> Bytes {
     };
     parts.iter().flat_map(|part| of(part).as_bytes().to_vec()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_memory::{Pool, PoolOptions};
+    use forebay_types::ByteSize;
+
+    use super::*;
+
+    const PART: usize = 2 * SECTOR_SIZE as usize;
+
+    fn pool() -> Pool {
+        Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(8)) }).unwrap()
+    }
+
+    fn part(mut bytes: SpanMut, of: u8, has_checksums: bool) -> Came {
+        bytes.fill(of);
+        let body = if has_checksums { SectorChecksums::of(&bytes).as_bytes().clone() } else { Bytes::new() };
+        let provenance = Provenance { memory: bytes.len() as u32, ..Provenance::default() };
+        Came { bytes, body, provenance }
+    }
+
+    fn landed_in(reply: Option<Reply>) -> (SpanMut, Bytes, u32) {
+        let Some(Reply { provenance, body, payload: Payload::Landed(bytes) }) = reply else { panic!("it landed") };
+        (bytes, body, provenance.memory)
+    }
+
+    #[test]
+    fn parts_of_one_buffer_are_that_buffer_again_and_no_memory_is_asked_for() {
+        let pool = pool();
+        let (head, tail) = pool.try_alloc(2 * PART).unwrap().split_at(PART);
+        let parts = [part(head, 1, true), part(tail, 2, true)];
+        let (bytes, body, memory) = landed_in(together(parts.into_iter(), 2 * PART as u32, |_| panic!("not needed")));
+        assert!(bytes[..PART] == [1; PART] && bytes[PART..] == [2; PART]);
+        assert_eq!((body, memory), (SectorChecksums::of(&bytes).as_bytes().clone(), 2 * PART as u32));
+    }
+
+    #[test]
+    fn a_part_that_landed_elsewhere_is_copied_to_the_others_if_there_is_memory() {
+        let pool = pool();
+        let parts = || {
+            let (head, _late) = pool.try_alloc(2 * PART).unwrap().split_at(PART);
+            [part(head, 1, false), part(pool.try_alloc(PART).unwrap(), 2, true)].into_iter()
+        };
+        let spare = |bytes: u32| pool.try_alloc(bytes as usize);
+        let (bytes, body, _) = landed_in(together(parts(), 2 * PART as u32, spare));
+        assert!(bytes[..PART] == [1; PART] && bytes[PART..] == [2; PART]);
+        assert_eq!(body, SectorChecksums::of(&bytes).as_bytes(), "what came without checksums gets some");
+        assert!(together(parts(), 2 * PART as u32, |_| None).is_none());
+        drop(bytes);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn large_reads_that_begin_with_a_sector_may_be_divided() {
+        use forebay_types::{BlockKey, FileId};
+        let block = BlockKey { file: FileId([1; 16]), index: 0 };
+        let read = |offset, length, flags| {
+            let request = Request::on_block(Op::Read, block, offset, length, Duration::from_secs(1));
+            may_be_divided(&request.with_flags(flags))
+        };
+        let plain = Flags::CHECKSUMS;
+        assert!(read(0, 4 << 20, plain) && read(SECTOR_SIZE, MIN_STRIPED, plain));
+        assert!(!read(1, 4 << 20, plain) && !read(0, MIN_STRIPED - 1, plain));
+        assert!(!read(0, 4 << 20, plain.and(Flags::SCRUB)) && !read(0, 4 << 20, Flags::CACHED));
+        assert!(!may_be_divided(&Request::on_block(Op::Fill, block, 0, 4 << 20, Duration::from_secs(1))));
+    }
+}
