@@ -54,6 +54,11 @@ step_two_cards_on_either_side_share_the_requests_by_verbs_of_our_own() {
     grep -c 'RDMA client connected by verbs' mount.log | grep -x 2
 }
 
+step_large_reads_are_striped_by_verbs_of_our_own_over_two_pairs_of_which_one_has_a_quarter_and_then_dies() {
+    local provider=verbs
+    striped_over_two_pairs
+}
+
 step_a_card_that_is_cut_off_costs_time_and_comes_back_by_verbs_of_our_own() {
     local provider=verbs
     make_files

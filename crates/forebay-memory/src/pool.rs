@@ -193,6 +193,14 @@ impl Extent {
         }
     }
 
+    /// The NUMA node that it lies on, if the kernel was told.
+    pub(crate) fn numa_node(&self) -> Option<u32> {
+        match &self.owner {
+            Owner::Pool { slot, pool } => pool.mapping.node_of(slot.offset()),
+            Owner::Other { .. } => None,
+        }
+    }
+
     /// Where it lies in its pool.
     pub(crate) fn slot(&self) -> Option<Slot> {
         match &self.owner {

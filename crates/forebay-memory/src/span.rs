@@ -80,12 +80,30 @@ impl SpanMut {
         (head, Self { extent: self.extent, start: middle, end: self.end })
     }
 
+    /// The reverse of [`SpanMut::split_at`]: one view of the bytes of both, if `next` begins where this one ends.
+    ///
+    /// # Errors
+    /// Both as they were, if it does not, or is of another extent.
+    pub fn joined(self, next: Self) -> Result<Self, (Self, Self)> {
+        if !Arc::ptr_eq(&self.extent, &next.extent) || self.end != next.start {
+            return Err((self, next));
+        }
+        // Each is the only view of its bytes, so the new one is the only view of all of them.
+        Ok(Self { extent: self.extent, start: self.start, end: next.end })
+    }
+
     /// Where the bytes lie. Unlike a pointer that is made of the slice, this one may be used again after the extent was
     /// written to through another view; the caller decides which thread may do so, and when.
     #[must_use]
     pub fn pointer(&self) -> NonNull<u8> {
         // SAFETY: the view lies in the extent.
         unsafe { self.extent.pointer().add(self.start) }
+    }
+
+    /// The NUMA node that the bytes lie on, on a machine with several where the kernel was told.
+    #[must_use]
+    pub fn numa_node(&self) -> Option<u32> {
+        self.extent.numa_node()
     }
 
     /// Keeps the first `length` bytes; no effect when there are fewer.

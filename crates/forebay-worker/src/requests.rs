@@ -87,8 +87,8 @@ impl Worker {
         Ok((response, served))
     }
 
-    /// What is held, for another worker: nothing is fetched and nothing waited for, so workers that ask one another
-    /// cannot wait in a circle. What may not be shown is as good as not held.
+    /// What is held, for another worker, or for a client that has divided a read among its cards: nothing is fetched and nothing
+    /// waited for, so workers that ask one another cannot wait in a circle. What may not be shown is as good as not held.
     async fn read_cached(&self, request: &Request) -> Result<Response, Failure> {
         let Request { block, offset, length, .. } = *request;
         let stored = match self.admit(request) {
@@ -99,6 +99,9 @@ impl Worker {
             let message = format!("{length} bytes at {offset} of block {block} are not cached");
             return Err(Failure::new(FailureKind::NotCached, message));
         };
+        if !request.caller.is_worker() {
+            self.heat.note(&block, length);
+        }
         let provenance = Provenance { memory: stored.from_memory, disk: stored.from_disk, ..Provenance::default() };
         let checksums =
             request.flags.contains(Flags::CHECKSUMS).then(|| self.store().checksums(&block, offset, length)).flatten();
