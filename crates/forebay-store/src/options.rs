@@ -1,9 +1,11 @@
 //! What a store is made of.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::Pool;
+use forebay_one_sided::Board;
 use forebay_types::{BlockLayout, ByteSize, IoBackend, MAX_BLOCK_SIZE, ServeMode};
 
 use crate::StoreError;
@@ -61,6 +63,9 @@ pub struct StoreOptions {
     /// How many bytes may wait to be written to disk. They stay in memory meanwhile, so this is best well below the
     /// size of the pool.
     pub disk_queue: ByteSize,
+    /// Where the seals of runs in memory are kept which clients may read by themselves: one for each sector of the pool. `None`:
+    /// they may read none.
+    pub board: Option<Arc<Board>>,
 }
 
 impl StoreOptions {
@@ -86,6 +91,7 @@ impl StoreOptions {
             low_watermark: 80,
             alloc_deadline: Duration::from_secs(5),
             disk_queue,
+            board: None,
         }
     }
 
