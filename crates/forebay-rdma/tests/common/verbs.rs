@@ -175,7 +175,8 @@ impl Raw {
 }
 
 fn handshake(offer: &[u8]) -> Handshake<'_> {
-    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7 }
+    let reading = forebay_verbs::Reading::None;
+    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7, reading }
 }
 
 /// What `poll` gives in the end.
@@ -208,6 +209,7 @@ impl<'a> RawPair<'a> {
             frame_length: 8192,
             inline: 96,
             windows: 0,
+            reads: 0,
         };
         let pair = QueuePair::new(id, &raw.registration, &raw.queue, &options).unwrap();
         Self { raw, pair, heard: VecDeque::new(), is_broken: false }
