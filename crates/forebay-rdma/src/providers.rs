@@ -82,7 +82,8 @@ impl Driven for VerbsThread {
     }
 
     fn stats(&self) -> IoThreadStats {
-        let VerbsThreadStats { registered, registration_failures, connections, unadmitted, forged } = Self::stats(self);
+        let VerbsThreadStats { registered, registration_failures, connections, unadmitted, forged, .. } =
+            Self::stats(self);
         IoThreadStats { registered, registration_failures, connections, unadmitted, forged, ..IoThreadStats::default() }
     }
 

@@ -24,7 +24,9 @@ mod frame;
 pub mod fuzzing;
 mod links;
 mod options;
+mod reader;
 mod server;
+mod teller;
 mod thread;
 
 pub(crate) use connection::Connection as VerbsConnection;

@@ -1,11 +1,9 @@
 //! What a store is made of.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::Pool;
-use forebay_one_sided::Board;
 use forebay_types::{BlockLayout, ByteSize, IoBackend, MAX_BLOCK_SIZE, ServeMode};
 
 use crate::StoreError;
@@ -33,7 +31,7 @@ pub enum Eviction {
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Where the memory tier's runs live, and scratch memory comes from. Clones of one pool are one pool; a pool is
-    /// best used by one store, whose eviction answers its pressure.
+    /// best used by one store, whose eviction answers its pressure. If it has a board, peers may read runs by themselves.
     pub memory: Pool,
     /// The slab directories; none makes a store of memory alone.
     pub disks: Vec<DiskOptions>,
@@ -63,9 +61,6 @@ pub struct StoreOptions {
     /// How many bytes may wait to be written to disk. They stay in memory meanwhile, so this is best well below the
     /// size of the pool.
     pub disk_queue: ByteSize,
-    /// Where the seals of runs in memory are kept which clients may read by themselves: one for each sector of the pool. `None`:
-    /// they may read none.
-    pub board: Option<Arc<Board>>,
 }
 
 impl StoreOptions {
@@ -91,7 +86,6 @@ impl StoreOptions {
             low_watermark: 80,
             alloc_deadline: Duration::from_secs(5),
             disk_queue,
-            board: None,
         }
     }
 

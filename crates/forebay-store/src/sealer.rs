@@ -90,9 +90,8 @@ mod tests {
 
     async fn store() -> (Store, Arc<Board>, Pool) {
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap();
-        let board = Board::new((pool.capacity().as_u64() / u64::from(SECTOR_SIZE)) as usize);
-        let options = StoreOptions { board: Some(Arc::clone(&board)), ..StoreOptions::in_memory(pool.clone()) };
-        (Store::open(options).await.unwrap(), board, pool)
+        let board = Arc::clone(pool.let_peers_read());
+        (Store::open(StoreOptions::in_memory(pool.clone())).await.unwrap(), board, pool)
     }
 
     async fn publish(store: &Store) {

@@ -61,7 +61,7 @@ impl Store {
         let (slabs, found): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let (queue, ends) = DiskQueue::new(slabs.len(), options.disk_queue);
         let prewarm = options.prewarm;
-        let (to_seal, wanted) = options.board.clone().map(SealQueue::new).unzip();
+        let (to_seal, wanted) = options.memory.board().cloned().map(SealQueue::new).unzip();
         let core = Arc::new(Core::new(options, slabs, queue, to_seal));
         for (copy, keep) in found.into_iter().flatten() {
             let extent = Arc::clone(&copy.extent);
