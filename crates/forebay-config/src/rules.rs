@@ -146,6 +146,11 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        why: "one-sided reads are by verbs, and this says UCX",
+        keys: &["network.rdma.data.one_sided", "network.rdma.data.provider"],
+        holds: |config| !config.network_rdma_data_one_sided || config.network_rdma_data_provider != RdmaProvider::Ucx,
+    },
+    Rule {
         why: "data and metadata need ports of their own",
         keys: &["network.rdma.data.port", "network.rdma.metadata.port"],
         holds: |config| {

@@ -54,7 +54,7 @@ pub(crate) fn devices() -> Option<Devices> {
 }
 
 impl Devices {
-    fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+    pub(crate) fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
         let registered = pool.capacity();
         let options = VerbsOptions::new(device, pool, registered);
         Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
