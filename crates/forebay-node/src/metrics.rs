@@ -323,6 +323,21 @@ fn of_rdma(rdma: &Rdma, families: &mut Families) {
     for (card, bytes) in cards.chain(listening) {
         families.gauge("forebay_rdma_registered_bytes", "Memory registered with a card").add([("card", card)], bytes);
     }
+    for card in &rdma.cards {
+        let of = [("card", &*card.card)];
+        families
+            .counter(
+                "forebay_rdma_one_sided_reads_total",
+                "Reads of workers' memory by a client's card, without the worker",
+            )
+            .add(of, card.one_sided_reads);
+        families
+            .counter(
+                "forebay_rdma_one_sided_refused_total",
+                "Such reads that found something else, and asked the worker",
+            )
+            .add(of, card.one_sided_refused);
+    }
     if let Some(paths) = &rdma.paths {
         for (transport, traffic) in [("rdma", &paths.rdma), ("tcp", &paths.tcp)] {
             families

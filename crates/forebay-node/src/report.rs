@@ -337,6 +337,8 @@ pub struct Listener {
 pub struct Card {
     pub card: String,
     pub registered_bytes: u64,
+    pub one_sided_reads: u64,
+    pub one_sided_refused: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -106,7 +106,9 @@ pub fn everything(scale: u64) -> Value {
         "rdma": {
             "paths": { "rdma": traffic, "tcp": traffic, "fell_back": scale },
             "workers": [{ "worker": "node1:29999", "data": [{ "rdma": true, "up": true }, { "rdma": false, "up": true }] }],
-            "cards": [{ "card": "mlx5_1:1", "registered_bytes": 1 }],
+            "cards": [{
+                "card": "mlx5_1:1", "registered_bytes": 1, "one_sided_reads": scale, "one_sided_refused": scale,
+            }],
         },
         "window": {
             "reads": scale, "bytes": 4096 * scale, "workers": [{ "worker": "node1:29999", "state": "open", "why": null }],
