@@ -241,6 +241,17 @@ mod tests {
     }
 
     #[test]
+    fn one_sided_reads_are_refused_with_ucx_alone() {
+        let load = |provider: &str| {
+            let flags = ["network.rdma.data.one_sided=true", provider];
+            Config::load(&crate::Sources::new().flags(flags.map(str::to_owned)))
+        };
+        let error = load("network.rdma.data.provider=ucx").unwrap_err().to_string();
+        assert!(error.contains("one-sided reads are by verbs"), "{error}");
+        assert!(load("network.rdma.data.provider=auto").is_ok() && load("network.rdma.data.provider=verbs").is_ok());
+    }
+
+    #[test]
     fn variables_that_no_mount_can_name_are_refused() {
         let load =
             |names: &str| Config::load(&crate::Sources::new().flags([format!("cluster.mounts.environment={names}")]));
