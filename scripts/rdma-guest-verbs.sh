@@ -18,6 +18,21 @@ step_a_mount_reads_every_size_by_verbs_of_our_own() {
     bytes_over_the_pair 20000000
 }
 
+# Warm blocks are read from the worker's memory by the mount's card; the worker is asked for what is cold, and once a second.
+step_warm_blocks_are_read_without_the_worker() {
+    local provider=verbs one_sided=(-o network.rdma.data.one_sided=true)
+    make_files
+    worker_options+=("${one_sided[@]}")
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 "${one_sided[@]}" -o network.rdma.data.fallback=never
+    for _ in {1..30}; do
+        compare_files
+        "$FOREBAY" stats mnt --all --json | tail -1 >stats
+        ! grep -E '"one_sided_reads":[1-9]' stats || break
+    done
+    grep -E '"one_sided_reads":[1-9]' stats
+}
+
 step_with_the_key_of_a_cluster_connections_by_verbs_of_our_own_are_admitted() {
     local provider=verbs keyed
     make_files

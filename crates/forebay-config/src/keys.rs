@@ -375,6 +375,9 @@ keys! {
         network_rdma_data_connect_timeout "network.rdma.data.connect_timeout": Duration = secs(5), in ms(1)..=HOUR;
         /// How long a thread polls for an RDMA message before it sleeps, where polling is cheaper. 0: no polling.
         network_rdma_data_spin "network.rdma.data.spin": Duration = us(50), in Duration::ZERO..=ms(1);
+        /// Let clients read a worker's memory without the worker's processor, by verbs: those that may see all that is cached,
+        /// and whose reads are not recorded. On a client: do so where a worker lets it.
+        network_rdma_data_one_sided "network.rdma.data.one_sided": bool = false;
         /// The amount of registered memory at start.
         network_rdma_data_buffer_pool_initial_size "network.rdma.data.buffer_pool.initial_size": ByteSize =
             ByteSize::mib(256), in ByteSize::mib(4)..=MAX_BYTES;

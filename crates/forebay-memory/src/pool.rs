@@ -4,13 +4,14 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use forebay_one_sided::Board;
 use forebay_types::ByteSize;
 use tokio::sync::{Notify, oneshot};
 
-use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, Slot, class_of};
+use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, MIN_EXTENT, Slot, class_of};
 use crate::mapping::Mapping;
 use crate::pages::PageKind;
 use crate::region::Region;
@@ -111,6 +112,8 @@ struct PoolShared {
     failures: AtomicU64,
     pressure: Notify,
     reached: Notify,
+    /// Of memory that peers may read by themselves.
+    board: OnceLock<Arc<Board>>,
 }
 
 #[derive(Debug)]
@@ -244,6 +247,7 @@ impl Pool {
                 failures: AtomicU64::new(0),
                 pressure: Notify::new(),
                 reached: Notify::new(),
+                board: OnceLock::new(),
             }),
         })
     }
@@ -375,6 +379,18 @@ impl Pool {
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.shared.mapping.descriptor()
+    }
+
+    /// Peers may read the pool's memory by themselves: it gets a board for the seals of what they read, one for each sector, if it has
+    /// none.
+    pub fn let_peers_read(&self) -> &Arc<Board> {
+        self.shared.board.get_or_init(|| Board::new(self.shared.mapping.length() / MIN_EXTENT))
+    }
+
+    /// Its board. `None`: no peer reads its memory by itself.
+    #[must_use]
+    pub fn board(&self) -> Option<&Arc<Board>> {
+        self.shared.board.get()
     }
 
     /// The whole mapping, address and length in bytes, for a transport that registers it with a NIC.

@@ -343,6 +343,8 @@ pub struct Card {
     pub card: String,
     pub registered_bytes: u64,
     pub bytes_received: u64,
+    pub one_sided_reads: u64,
+    pub one_sided_refused: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -115,6 +115,9 @@ impl Flags {
     /// Ask no other worker for what is not cached, but the origin: one of those that would be asked keeps the caller waiting.
     /// A worker that does not know this asks them, and answers later.
     pub const UNAIDED: Self = Self(32);
+    /// The caller can read the worker's memory by itself: tell where the bytes lie, if they are in it. A worker that does not know
+    /// this, or does not tell, answers as ever.
+    pub const LOCATE: Self = Self(64);
 
     /// All bits of both.
     #[must_use]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use forebay_engine::Keeping;
 use forebay_memory::Spans;
+use forebay_one_sided::Location;
 use forebay_store::Keep;
 use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
 use forebay_transport::{Caller, FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
@@ -268,6 +269,14 @@ fn counted(response: Response) -> (Response, Served) {
 impl Service for Worker {
     fn shows_all(&self, caller: &Caller) -> bool {
         self.scopes.current().shows_all(caller)
+    }
+
+    fn shown_number(&self) -> u64 {
+        self.scopes.current().number
+    }
+
+    fn locate(&self, request: &Request) -> Option<Location> {
+        self.shown_to(&request.caller).locate(&request.block, request.offset, request.length)
     }
 
     fn try_handle(&self, request: &Request) -> Option<Response> {

@@ -32,9 +32,22 @@ pub(super) fn of_cards(rdma: &Rdma, families: &mut Families) {
         families.gauge("forebay_rdma_registered_bytes", "Memory registered with a card").add([("card", card)], bytes);
     }
     for card in &rdma.cards {
+        let of = [("card", &*card.card)];
         families
             .counter("forebay_rdma_received_bytes_total", "Bytes received from workers over a card")
-            .add([("card", &*card.card)], card.bytes_received);
+            .add(of, card.bytes_received);
+        families
+            .counter(
+                "forebay_rdma_one_sided_reads_total",
+                "Reads of workers' memory by a client's card, without the worker",
+            )
+            .add(of, card.one_sided_reads);
+        families
+            .counter(
+                "forebay_rdma_one_sided_refused_total",
+                "Such reads that found something else, and asked the worker",
+            )
+            .add(of, card.one_sided_refused);
     }
     if let Some(paths) = &rdma.paths {
         for (transport, traffic) in [("rdma", &paths.rdma), ("tcp", &paths.tcp)] {

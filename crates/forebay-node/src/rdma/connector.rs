@@ -123,6 +123,7 @@ impl RdmaConnector {
         let options = forebay_rdma::ClientOptions {
             require_rdma: config.network_rdma_data_transports.is_empty(),
             connect_timeout: config.network_rdma_data_connect_timeout,
+            one_sided: config.network_rdma_data_one_sided,
             keepalive: config.network_tcp_keepalive,
             dead_after: config.network_tcp_dead_after,
             ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))

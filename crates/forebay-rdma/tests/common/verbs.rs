@@ -54,7 +54,7 @@ pub(crate) fn devices() -> Option<Devices> {
 }
 
 impl Devices {
-    fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+    pub(crate) fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
         let registered = pool.capacity();
         let options = VerbsOptions::new(device, pool, registered);
         Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
@@ -175,7 +175,8 @@ impl Raw {
 }
 
 fn handshake(offer: &[u8]) -> Handshake<'_> {
-    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7 }
+    let reading = forebay_verbs::Reading::None;
+    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7, reading }
 }
 
 /// What `poll` gives in the end.
@@ -208,6 +209,7 @@ impl<'a> RawPair<'a> {
             frame_length: 8192,
             inline: 96,
             windows: 0,
+            reads: 0,
         };
         let pair = QueuePair::new(id, &raw.registration, &raw.queue, &options).unwrap();
         Self { raw, pair, heard: VecDeque::new(), is_broken: false }
