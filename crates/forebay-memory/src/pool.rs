@@ -204,6 +204,14 @@ impl Extent {
         }
     }
 
+    /// Whether it is a piece of this pool.
+    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
+        match &self.owner {
+            Owner::Pool { pool: owner, .. } => Arc::ptr_eq(owner, &pool.shared),
+            Owner::Other { .. } => false,
+        }
+    }
+
     /// Where it lies in its pool.
     pub(crate) fn slot(&self) -> Option<Slot> {
         match &self.owner {

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::frames::Slot;
 use crate::place::Place;
-use crate::pool::{Extent, PoolError};
+use crate::pool::{Extent, Pool, PoolError};
 use crate::region::Region;
 
 /// The views that together make up one read: one in most cases, two where a read crosses from run to run.
@@ -98,6 +98,12 @@ impl SpanMut {
     pub fn pointer(&self) -> NonNull<u8> {
         // SAFETY: the view lies in the extent.
         unsafe { self.extent.pointer().add(self.start) }
+    }
+
+    /// Whether the bytes are of this pool.
+    #[must_use]
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        self.extent.is_of(pool)
     }
 
     /// The NUMA node that the bytes lie on, on a machine with several where the kernel was told.

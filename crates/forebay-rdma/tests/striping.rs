@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use forebay_client::paths::{
-    CardTraffic, Fallback, Path, PathKind, PathOptions, PathPolicy, PathStats, PathsTransport, Spare,
+    CardTraffic, Fallback, Path, PathKind, PathOptions, PathPolicy, PathStats, PathsTransport,
 };
 use forebay_memory::Pool;
 use forebay_rdma::{IoThread, RdmaServer, RdmaTransport};
@@ -41,12 +41,8 @@ impl Scene {
             let card = Some(Arc::clone(&traffic[number]));
             Path { name: format!("card{number}"), kind: PathKind::Rdma, link, card }
         };
-        let spare: Spare = {
-            let pool = pool.clone();
-            Arc::new(move |bytes| pool.try_alloc(bytes as usize))
-        };
         let policy = PathPolicy { fallback: Fallback::Auto, retry_after: 100 * LONG, silence: Duration::from_secs(1) };
-        let options = PathOptions { policy, operation_timeout: LONG, striping: Some(spare) };
+        let options = PathOptions { policy, operation_timeout: LONG, striping: Some(pool.clone()) };
         let stats = Arc::new(PathStats::default());
         let paths = vec![path(0), path(1)];
         let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats), TaskTracker::new());

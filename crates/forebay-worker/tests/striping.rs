@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_client::paths::{
-    CardTraffic, Fallback, Path, PathKind, PathOptions, PathPolicy, PathStats, PathsTransport, Spare,
+    CardTraffic, Fallback, Path, PathKind, PathOptions, PathPolicy, PathStats, PathsTransport,
 };
 use forebay_locks::Mutex;
 use forebay_memory::{Pool, PoolOptions, SpanMut};
@@ -98,12 +98,8 @@ impl Scene {
         let over_tcp = Arc::clone(&tcp) as Arc<dyn Transport>;
         let over_tcp = Path { name: "tcp".to_owned(), kind: PathKind::Tcp, link: over_tcp, card: None };
         let pool = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(64)) }).unwrap();
-        let spare: Spare = {
-            let pool = pool.clone();
-            Arc::new(move |bytes| pool.try_alloc(bytes as usize))
-        };
         let policy = PathPolicy { fallback: Fallback::Auto, retry_after: 300 * SECOND, silence: SECOND };
-        let options = PathOptions { policy, operation_timeout: 5 * SECOND, striping: is_striped.then_some(spare) };
+        let options = PathOptions { policy, operation_timeout: 5 * SECOND, striping: is_striped.then(|| pool.clone()) };
         let stats = Arc::new(PathStats::default());
         let paths = vec![path(0), path(1), over_tcp];
         let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats), TaskTracker::new());

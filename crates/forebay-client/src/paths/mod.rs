@@ -16,6 +16,6 @@ mod transport;
 pub use cards::CardTraffic;
 pub use link::{PathMaker, WorkerLink, WorkerPaths};
 pub use selector::{Choice, Fallback, Look, PathKind, PathPolicy, PathSelector, Ping, Switch};
-pub use shared::{Path, PathOptions, Spare};
+pub use shared::{Path, PathOptions};
 pub use stats::{PathReport, PathStats, StripingStats, WorkerReport};
 pub use transport::PathsTransport;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use forebay_cluster::HedgeBudget;
 use forebay_locks::Mutex;
-use forebay_memory::SpanMut;
+use forebay_memory::{Pool, SpanMut};
 use forebay_transport::{CallError, Op, Request, Transport};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -35,19 +35,16 @@ pub struct Path {
     pub card: Option<Arc<CardTraffic>>,
 }
 
-/// Gives memory for so many bytes, if there is some at once.
-pub type Spare = Arc<dyn Fn(u32) -> Option<SpanMut> + Send + Sync>;
-
 /// How the paths of workers are used.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct PathOptions {
     /// When which path is used.
     pub policy: PathPolicy,
     /// The longest that a request over RDMA may take before another path is tried.
     pub operation_timeout: Duration,
-    /// Has large reads of a worker that is reached over several cards divided among these, with memory for what has to
-    /// be asked for again; none: every request goes over one card.
-    pub striping: Option<Spare>,
+    /// Has large reads of a worker that is reached over several cards divided among these, if they land in this memory,
+    /// of which what has to be asked for again gets some; none: every request goes over one card.
+    pub striping: Option<Pool>,
 }
 
 /// The paths of one worker.
@@ -58,7 +55,7 @@ pub(super) struct PathsShared {
     /// The longest that a request over RDMA may take before another path is tried.
     pub(super) operation_timeout: Duration,
     /// Memory for parts of reads; none where no read is divided.
-    pub(super) spare: Option<Spare>,
+    pub(super) spare: Option<Pool>,
     /// How many parts may be asked for twice.
     pub(super) budget: HedgeBudget,
     pub(super) stats: Arc<PathStats>,
@@ -130,10 +127,14 @@ impl PathsShared {
         }
     }
 
-    /// How a read is divided among cards; none: it is not.
+    /// How a read is divided among cards; none: it is not. Those that land in a buffer of somebody else's never are: a part
+    /// that is late, and came over another card meanwhile, would keep that, and a mount answers when it has it back.
     pub(super) fn divide(&self, request: &Request, into: Option<&SpanMut>) -> Option<Division> {
-        let has_room = into.is_some_and(|into| into.len() >= request.length as usize);
-        if !has_room || !may_be_divided(request) {
+        if !may_be_divided(request) {
+            return None;
+        }
+        let (pool, into) = self.spare.as_ref().zip(into)?;
+        if into.len() < request.length as usize || !into.is_of(pool) {
             return None;
         }
         let mut selector = self.selector.lock();

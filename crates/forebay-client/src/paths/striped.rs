@@ -30,8 +30,9 @@ pub(super) trait Ways: Sync {
         into: SpanMut,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send;
 
-    /// A part of `bytes` over `path` is late. The path to ask for it as well, if there is one.
-    fn is_late(&self, path: usize, bytes: u32, waited: Duration) -> Option<usize>;
+    /// A part of `bytes` over `path` is late. The path to ask for it as well, if there is one; none where it is not to be
+    /// asked for again.
+    fn is_late(&self, path: usize, bytes: u32, waited: Duration, is_to_be_asked: bool) -> Option<usize>;
 
     /// A part of `bytes` over `path` failed. The path to ask for it instead, if there is one.
     fn has_failed(&self, path: usize, bytes: u32) -> Option<usize>;
@@ -108,9 +109,9 @@ pub(super) async fn read(ways: &impl Ways, request: &Request, into: SpanMut, div
         let Some((number, path, answer)) = ended else {
             while let Some(number) = stripe.late(now.into_std()) {
                 let PartOfRead { path, length, .. } = parts[number];
-                if let Some(other) = ways.is_late(path, length, now - began)
-                    && let Some(room) = ways.spare(length)
-                {
+                let room = ways.spare(length);
+                let other = ways.is_late(path, length, now - began, room.is_some());
+                if let Some((other, room)) = other.zip(room) {
                     stripe.asked(number);
                     under_way.push(attempt(number, other, room));
                 }
@@ -131,6 +132,10 @@ pub(super) async fn read(ways: &impl Ways, request: &Request, into: SpanMut, div
             Err(CallError::Link(error)) => match stripe.failed(number) {
                 AfterFailure::Wait => {}
                 AfterFailure::Again => {
+                    // The caller has no time left for another path, either.
+                    if now - began >= request.deadline {
+                        return Outcome::Answered(Err(error.into()));
+                    }
                     let length = parts[number].length;
                     let other = ways.has_failed(path, length);
                     let Some((other, room)) = other.and_then(|other| Some((other, ways.spare(length)?))) else {
@@ -222,8 +227,10 @@ fn checksums(parts: &[Came]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use forebay_locks::Mutex;
     use forebay_memory::{Pool, PoolOptions};
-    use forebay_types::ByteSize;
+    use forebay_transport::LinkError;
+    use forebay_types::{BlockKey, ByteSize, FileId};
 
     use super::*;
 
@@ -273,7 +280,6 @@ mod tests {
 
     #[test]
     fn large_reads_that_begin_with_a_sector_may_be_divided() {
-        use forebay_types::{BlockKey, FileId};
         let block = BlockKey { file: FileId([1; 16]), index: 0 };
         let read = |offset, length, flags| {
             let request = Request::on_block(Op::Read, block, offset, length, Duration::from_secs(1));
@@ -284,5 +290,85 @@ mod tests {
         assert!(!read(1, 4 << 20, plain) && !read(0, MIN_STRIPED - 1, plain));
         assert!(!read(0, 4 << 20, plain.and(Flags::SCRUB)) && !read(0, 4 << 20, Flags::CACHED));
         assert!(!may_be_divided(&Request::on_block(Op::Fill, block, 0, 4 << 20, Duration::from_secs(1))));
+    }
+
+    /// Three paths. What is asked for over the first one never comes, and its card keeps the buffer; over the second one
+    /// all comes; over the third one requests fail.
+    struct Cards {
+        pool: Pool,
+        kept: Mutex<Vec<SpanMut>>,
+        asked: Mutex<Vec<usize>>,
+    }
+
+    impl Ways for Cards {
+        async fn ask(&self, path: usize, request: Request, mut into: SpanMut) -> Result<Reply, CallError> {
+            self.asked.lock().push(path);
+            match path {
+                0 => {
+                    self.kept.lock().push(into);
+                    std::future::pending().await
+                }
+                1 => {
+                    let length = request.length as usize;
+                    into.truncate(length);
+                    into.fill((request.offset / SECTOR_SIZE) as u8);
+                    let provenance = Provenance { memory: request.length, ..Provenance::default() };
+                    Ok(Reply { provenance, body: Bytes::new(), payload: Payload::Landed(into) })
+                }
+                _ => Err(LinkError::Lost { peer: "worker".to_owned(), reason: "it is dead".to_owned() }.into()),
+            }
+        }
+
+        fn is_late(&self, _path: usize, _bytes: u32, _waited: Duration, is_to_be_asked: bool) -> Option<usize> {
+            is_to_be_asked.then_some(1)
+        }
+
+        fn has_failed(&self, _path: usize, _bytes: u32) -> Option<usize> {
+            Some(1)
+        }
+
+        fn spare(&self, bytes: u32) -> Option<SpanMut> {
+            self.pool.try_alloc(bytes as usize)
+        }
+    }
+
+    /// A read of two parts over these paths.
+    async fn read_over(cards: &Cards, paths: [usize; 2], deadline: Duration) -> Outcome {
+        let block = BlockKey { file: FileId([1; 16]), index: 0 };
+        let request = Request::on_block(Op::Read, block, 0, 2 * PART as u32, deadline);
+        let into = cards.pool.try_alloc(2 * PART).unwrap();
+        read(cards, &request, into, &Division::from_iter(paths.map(|path| (path, PART as u32)))).await
+    }
+
+    fn cards() -> Cards {
+        Cards { pool: pool(), kept: Mutex::default(), asked: Mutex::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_place_of_a_part_that_came_by_another_path_is_nobodys_while_its_card_may_write_there() {
+        let cards = cards();
+        let outcome = read_over(&cards, [0, 1], Duration::from_secs(60)).await;
+        let Outcome::Answered(Ok(reply)) = outcome else { panic!("it came over the other path") };
+        let (bytes, ..) = landed_in(Some(reply));
+        assert_eq!(*cards.asked.lock(), [0, 1, 1]);
+        // The card of the first request wakes up, long after the reader has its bytes.
+        let mut kept = cards.kept.lock().pop().unwrap();
+        kept.fill(0xbb);
+        assert!(bytes[..PART] == [0; PART] && bytes[PART..] == [2; PART], "they lie elsewhere");
+        drop(bytes);
+        assert!(cards.pool.used() > 0, "and nobody else gets its memory meanwhile");
+        drop(kept);
+        assert_eq!(cards.pool.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_whose_path_fails_is_asked_for_again_unless_the_caller_has_no_time_for_that() {
+        let cards = cards();
+        let outcome = read_over(&cards, [2, 1], Duration::from_secs(60)).await;
+        assert!(matches!(outcome, Outcome::Answered(Ok(_))) && *cards.asked.lock() == [2, 1, 1]);
+        cards.asked.lock().clear();
+        let outcome = read_over(&cards, [2, 1], Duration::ZERO).await;
+        assert!(matches!(outcome, Outcome::Answered(Err(CallError::Link(_)))), "the reason why it failed");
+        assert!(cards.asked.lock().len() <= 2, "and nothing more is asked");
     }
 }

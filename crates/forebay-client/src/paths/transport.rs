@@ -274,7 +274,7 @@ impl Ways for PathsTransport {
     }
 
     #[cold]
-    fn is_late(&self, path: usize, bytes: u32, waited: Duration) -> Option<usize> {
+    fn is_late(&self, path: usize, bytes: u32, waited: Duration, is_to_be_asked: bool) -> Option<usize> {
         let (shared, now) = (&*self.shared, Instant::now().into_std());
         let (other, begins) = {
             let mut selector = shared.selector.lock();
@@ -288,7 +288,7 @@ impl Ways for PathsTransport {
             self.watch();
         }
         shared.changed.notify_one();
-        let other = other.filter(|_| shared.budget.take(false))?;
+        let other = other.filter(|_| is_to_be_asked && shared.budget.take(false))?;
         shared.stats.striping.late.fetch_add(1, Ordering::Relaxed);
         debug!(worker = shared.worker, path = shared.paths[path].name, ?waited, "a part of a read is late");
         Some(other)
@@ -303,7 +303,7 @@ impl Ways for PathsTransport {
     }
 
     fn spare(&self, bytes: u32) -> Option<SpanMut> {
-        self.shared.spare.as_ref().and_then(|spare| spare(bytes))
+        self.shared.spare.as_ref().and_then(|pool| pool.try_alloc(bytes as usize))
     }
 }
 

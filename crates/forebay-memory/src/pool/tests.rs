@@ -39,6 +39,7 @@ fn pieces_that_follow_one_another_are_one_again_and_others_are_not() {
     middle.fill(7);
     let (head, tail) = head.joined(tail).expect_err("there is something between them");
     let (tail, other) = tail.joined(pool.try_alloc(10).unwrap()).expect_err("of another extent");
+    assert!(tail.is_of(&pool) && tail.is_of(&pool.clone()) && !tail.is_of(&self::pool(1)));
     let (tail, middle) = tail.joined(middle).expect_err("in the wrong order");
     let joined = head.joined(middle).and_then(|both| both.joined(tail)).expect("one after the other");
     assert!(joined.len() == 1000 && joined[100..400] == [7; 300]);

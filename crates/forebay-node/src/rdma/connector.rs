@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forebay_client::Connector;
 use forebay_client::paths::{
-    CardTraffic, Fallback, Path, PathKind, PathMaker, PathOptions, PathPolicy, PathStats, Spare, WorkerLink,
-    WorkerPaths, WorkerReport,
+    CardTraffic, Fallback, Path, PathKind, PathMaker, PathOptions, PathPolicy, PathStats, WorkerLink, WorkerPaths,
+    WorkerReport,
 };
 use forebay_cluster::Member;
 use forebay_config::{Config, RdmaFallback, RdmaStriping};
@@ -156,11 +156,9 @@ impl RdmaConnector {
     }
 }
 
-/// Memory for parts of reads that are divided among cards, if any are: of the client's pool, which is registered with each card.
-fn striping(config: &Config, pool: &Pool) -> Option<Spare> {
-    let pool = pool.clone();
-    let spare: Spare = Arc::new(move |bytes| pool.try_alloc(bytes as usize));
-    (config.network_rdma_data_striping == RdmaStriping::Auto).then_some(spare)
+/// Where reads land that are divided among cards, if any are: the client's pool, which is registered with each card.
+fn striping(config: &Config, pool: &Pool) -> Option<Pool> {
+    (config.network_rdma_data_striping == RdmaStriping::Auto).then(|| pool.clone())
 }
 
 /// What starts I/O threads by one library.
