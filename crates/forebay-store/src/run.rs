@@ -164,6 +164,13 @@ impl MemoryRun {
         Self { sealing: Some(Box::default()), ..self }
     }
 
+    /// Somebody found something wrong, and its bytes are right.
+    pub(crate) fn renew_seal(&self) {
+        if let Some(sealing) = &self.sealing {
+            sealing.renew();
+        }
+    }
+
     /// It has left the index: nobody reads it by itself any more.
     pub(crate) fn end_seal(&self) {
         if let Some(sealing) = &self.sealing {

@@ -144,6 +144,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_run_that_a_client_has_checked_gets_another_seal_since_the_old_one_may_be_damaged() {
+        let (store, _board, _pool) = store().await;
+        publish(&store).await;
+        let location = located(&store).await;
+        store.scrub(&KEY);
+        assert_eq!(store.shown(|_| true).locate(&KEY, 0, LENGTH), None, "it has none, and is to be warm again");
+        let again = located(&store).await;
+        assert_eq!(again.at, location.at);
+        assert_ne!(again.generation, location.generation);
+    }
+
+    #[tokio::test]
     async fn without_a_board_nothing_is_told() {
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap();
         let store = Store::open(StoreOptions::in_memory(pool)).await.unwrap();

@@ -50,6 +50,21 @@ impl Sealing {
         }
     }
 
+    /// Its bytes were found to be right, so what a client found to be wrong was its seal: it is to have another one, if it is
+    /// warm still.
+    pub(crate) fn renew(&self) {
+        let before = {
+            let mut state = self.state.lock();
+            match &*state {
+                State::Sealed(_) => std::mem::take(&mut *state),
+                State::Open | State::Ended => return,
+            }
+        };
+        // First: nobody seals it while it has the old one.
+        drop(before);
+        self.warmth.cool();
+    }
+
     /// It is not sealed any more, and will not be.
     pub(crate) fn end(&self) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Ended);

@@ -2,6 +2,8 @@
 //!
 //! A read is two requests (ADR 0035): of bytes, into a buffer of the caller's, and, when all of these are here, of what
 //! says whether they are right, into a frame of the queue pair's own. The second one is fenced.
+//!
+//! Few bytes for a buffer that is not registered go into the frame, too, and are copied: to register it would take longer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use forebay_memory::SpanMut;
 use forebay_one_sided::SEAL_SIZE;
 use forebay_types::MAX_SECTORS;
 
-use crate::domain::{Domain, Region};
+use crate::domain::Domain;
 use crate::error::Error;
 use crate::frames::Frames;
 use crate::requests::Remote;
@@ -48,12 +50,12 @@ pub struct ReadDone {
 
 /// One under way.
 pub(crate) struct UnderWay {
-    // Before the buffer.
-    pub(crate) region: Option<Region>,
     pub(crate) number: u64,
     pub(crate) into: SpanMut,
     pub(crate) frame: u32,
     pub(crate) seals_length: usize,
+    /// So many bytes lie behind the seals in the frame, and are to be copied from there.
+    pub(crate) copied: Option<usize>,
 }
 
 /// The frames of reads, and reads that have ended.
@@ -85,21 +87,30 @@ impl Reads {
     }
 
     /// Whether a frame holds so many bytes of seals.
-    pub(crate) fn takes(length: usize) -> bool {
-        length <= MAX_SEALS
+    pub(crate) fn takes(seals_length: usize) -> bool {
+        seals_length <= MAX_SEALS
+    }
+
+    /// Whether it holds these and so many bytes of data.
+    pub(crate) fn takes_both(length: usize, seals_length: usize) -> bool {
+        length.checked_add(seals_length).is_some_and(Self::takes)
     }
 
     /// A read has ended, as it should or not.
     pub(crate) fn ended(&mut self, read: UnderWay, is_good: bool) {
-        let UnderWay { region, number, into, frame, seals_length } = read;
-        drop(region);
+        let UnderWay { number, mut into, frame, seals_length, copied } = read;
         self.free.push(frame);
         let Some(frames) = self.frames.as_ref().filter(|_| is_good) else { return };
-        let length = seals_length.min(frames.length());
         // SAFETY: the card has filled the frame, and does nothing with it any more; the next read that takes it comes
         // after this.
-        let seals = unsafe { std::slice::from_raw_parts(frames.at(frame).as_ptr(), length) }.to_vec();
-        self.done.push_back(ReadDone { number, into, seals });
+        let came = unsafe { std::slice::from_raw_parts(frames.at(frame).as_ptr(), frames.length()) };
+        // Both fit: that was looked at when the read was posted.
+        let (seals, rest) = came.split_at(seals_length.min(came.len()));
+        let copied = copied.unwrap_or_default();
+        if let (Some(room), Some(bytes)) = (into.get_mut(..copied), rest.get(..copied)) {
+            room.copy_from_slice(bytes);
+        }
+        self.done.push_back(ReadDone { number, into, seals: seals.to_vec() });
     }
 
     /// The next one that has ended as it should.

@@ -66,10 +66,10 @@ impl Connection {
 
     /// Reads the worker's memory, or gives back what is to be asked of the worker.
     fn read_alone(&self, reader: &Reader, request: Request, mut call: Call) -> Option<(Request, Call)> {
-        let can_read = self.link.with_pair(|pair| pair.can_read()).unwrap_or(false);
-        let planned = if can_read && call.into.is_some() { reader.plan(&request, Instant::now()) } else { None };
-        let Some((plan, requests)) = planned else { return Some((request, call)) };
-        let Some(into) = call.into.take() else { return Some((request, call)) };
+        let Some(into) = &call.into else { return Some((request, call)) };
+        let Some((plan, requests)) = reader.plan(&request, Instant::now()) else { return Some((request, call)) };
+        let can_read = self.link.with_pair(|pair| pair.can_read(into, plan.len(), plan.seals_len()));
+        let Some(into) = call.into.take_if(|_| can_read == Some(true)) else { return Some((request, call)) };
         let number = reader.begin(UnderWay { plan, request, call });
         let remote = |RemotePlace { address, key }| Remote { address, key };
         let (data, seals) = (remote(requests.data), remote(requests.seals));
@@ -281,7 +281,8 @@ impl Receiver for Connection {
                 Ok(())
             }
             Kind::Reply => self.on_reply(message, receive),
-            kind => match (kind, &self.reader) {
+            // A worker that has not greeted has nothing to tell.
+            kind => match (kind, self.reader.as_ref().filter(|_| self.state.greeted.get())) {
                 (Kind::Opened, Some(reader)) => reader.opened(&message.bytes),
                 (Kind::Forget, Some(reader)) => {
                     reader.forget();

@@ -49,11 +49,10 @@ impl Reader {
         }
     }
 
-    /// How to read what is asked for, if it is known where it lies. Reads that have the worker look, and those of other
-    /// workers, which want checksums of sectors, are for the worker.
+    /// How to read what is asked for, if it is known where it lies. Reads that have the worker look are for the worker.
+    /// Those of what is cached alone, as the parts of a divided read are, are not: what has a location is.
     pub(crate) fn plan(&self, request: &Request, now: Instant) -> Option<(Plan, Requests)> {
-        let is_for_worker = request.flags.contains(Flags::SCRUB) || request.flags.contains(Flags::CACHED);
-        if request.op != Op::Read || is_for_worker || self.is_to_say.get() {
+        if request.op != Op::Read || request.flags.contains(Flags::SCRUB) || self.is_to_say.get() {
             return None;
         }
         let plan = self.known.borrow_mut().find(&request.block, request.offset, request.length, now)?;

@@ -23,6 +23,8 @@ pub(crate) struct Teller {
     is_board_open: Cell<bool>,
     /// Bytes of the pool that its client has keys of.
     open: RefCell<Vec<Range<u64>>>,
+    /// The card has no more windows: it is not asked for one at each hit.
+    is_full: Cell<bool>,
     /// What was shown when it got the first of them.
     number: Cell<Option<u64>>,
 }
@@ -35,6 +37,7 @@ impl Teller {
             board: Arc::clone(board),
             is_board_open: Cell::new(false),
             open: RefCell::default(),
+            is_full: Cell::new(false),
             number: Cell::new(None),
         }
     }
@@ -54,16 +57,19 @@ impl Teller {
     pub(crate) fn open(&self, link: &Rc<Link>, location: &Location) -> bool {
         let start = u64::from(location.at) * u64::from(SECTOR_SIZE);
         let end = start + u64::from(location.length);
+        if let Some(open) = self.open.borrow().iter().find(|open| open.contains(&start)) {
+            return end <= open.end;
+        }
+        if self.is_full.get() {
+            return false;
+        }
         if !self.is_board_open.get() {
-            let shown = link.with_pair(|pair| pair.show_board(&self.board));
-            let Some(Ok(shown)) = shown.inspect(note) else { return false };
+            let shown = link.with_pair(|pair| pair.show_board(&self.board)).inspect(|shown| self.note(shown));
+            let Some(Ok(shown)) = shown else { return false };
             self.is_board_open.set(true);
             tell(link, Memory::Board, shown);
         }
-        if self.open.borrow().iter().any(|open| open.start <= start && end <= open.end) {
-            return true;
-        }
-        let shown = link.with_pair(|pair| pair.show(start)).inspect(note);
+        let shown = link.with_pair(|pair| pair.show(start)).inspect(|shown| self.note(shown));
         let Some(Ok(Some(shown))) = shown else { return false };
         let open = shown.start..shown.start + shown.length;
         let has_all = end <= open.end;
@@ -96,8 +102,17 @@ impl Teller {
                 link.with_pair(|pair| pair.hide());
                 self.open.borrow_mut().clear();
                 self.is_board_open.set(false);
+                self.is_full.set(false);
                 self.number.set(None);
             }
+        }
+    }
+
+    /// What cannot be shown is read in the ordinary way.
+    fn note<T>(&self, shown: &Result<T, forebay_verbs::Error>) {
+        if let Err(error) = shown {
+            tracing::debug!(%error, "memory cannot be shown to an RDMA client");
+            self.is_full.set(true);
         }
     }
 }
@@ -111,11 +126,4 @@ fn tell(link: &Rc<Link>, memory: Memory, shown: Shown) {
     let opened = Opened { memory, key, start, length, address };
     // The window is bound before the message that tells of it, as all is carried out in order.
     link.send(Outgoing { shows: Some(window), ..Outgoing::new(Kind::Opened, &opened.encode()) });
-}
-
-/// What cannot be shown is read in the ordinary way.
-fn note<T>(shown: &Result<T, forebay_verbs::Error>) {
-    if let Err(error) = shown {
-        tracing::debug!(%error, "memory cannot be shown to an RDMA client");
-    }
 }

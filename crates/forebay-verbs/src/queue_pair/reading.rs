@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_memory::Spans;
+use forebay_memory::{SpanMut, Spans};
 use forebay_verbs_sys as sys;
 
 use super::{Posted, QueuePair, Regions};
@@ -15,10 +15,16 @@ use crate::shown::{ReadableBoard, Shown};
 const REQUESTS: u32 = 2;
 
 impl QueuePair {
-    /// Whether a read can be posted now.
+    /// Whether a read of so many bytes and seals can be posted now: nothing is registered for one read alone.
     #[must_use]
-    pub fn can_read(&self) -> bool {
-        !self.is_broken && self.room >= REQUESTS && self.memory.reads.has_free()
+    pub fn can_read(&self, into: &SpanMut, length: usize, seals_length: usize) -> bool {
+        let has_room = !self.is_broken && self.room >= REQUESTS && self.memory.reads.has_free();
+        has_room && (Reads::takes_both(length, seals_length) || self.lkey_of(into, length).is_some())
+    }
+
+    /// The key of the first bytes of a buffer, if these are registered.
+    fn lkey_of(&self, into: &SpanMut, length: usize) -> Option<u32> {
+        self.registration.region(into.pointer().addr().get(), length).map(Region::lkey)
     }
 
     /// Reads the peer's memory: bytes, and their seals when all of them are here. There has to be room
@@ -38,20 +44,17 @@ impl QueuePair {
         if length == 0 || length > into.len() || !Reads::takes(seals_length) {
             return Err(refuse("there is no room for what it brings"));
         }
-        let address = into.pointer().addr().get();
-        let (region, lkey) = match self.registration.region(address, length) {
-            Some(region) => (None, region.lkey()),
-            None => {
-                // SAFETY: the buffer is mapped as long as the span lives, which is kept with the region until the read
-                // has ended.
-                let own = unsafe { Region::register(self.registration.domain(), into.pointer().as_ptr(), length) }?;
-                let lkey = own.lkey();
-                (Some(own), lkey)
-            }
-        };
+        let registered = self.lkey_of(&into, length);
+        if registered.is_none() && !Reads::takes_both(length, seals_length) {
+            return Err(refuse("its buffer is not registered"));
+        }
         let (frame, place, frame_lkey) = self.memory.reads.take().ok_or_else(|| refuse("no frame is free"))?;
+        let (addr, lkey) = match registered {
+            Some(lkey) => (into.pointer().addr().get() as u64, lkey),
+            None => (place + seals_length as u64, frame_lkey),
+        };
         // A buffer is a part of an extent, of 4 MiB at most, and seals are far less.
-        let mut bytes = sys::ibv_sge { addr: address as u64, length: length as u32, lkey };
+        let mut bytes = sys::ibv_sge { addr, length: length as u32, lkey };
         let mut proof = sys::ibv_sge { addr: place, length: seals_length as u32, lkey: frame_lkey };
         let request = |piece: *mut sys::ibv_sge, remote: crate::requests::Remote, flags| {
             let mut request = sys::ibv_send_wr::new(0, sys::IBV_WR_RDMA_READ, flags);
@@ -68,9 +71,9 @@ impl QueuePair {
         self.room = self.room.saturating_sub(REQUESTS);
         // Its completion is that of all before it.
         self.unsignalled = 0;
-        let under_way = UnderWay { region, number, into, frame, seals_length };
+        let copied = registered.is_none().then_some(length);
+        let read = Some(UnderWay { number, into, frame, seals_length, copied });
         let (last, spans, regions) = (self.next - 1, Spans::new(), Regions::new());
-        let read = Some(under_way);
         self.memory.posted.push_back(Posted {
             last,
             requests: REQUESTS,
