@@ -2,7 +2,7 @@
 //!
 //! A run is sealed once it is warm, by a task, as all of its bytes are read twice for that.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use forebay_memory::Span;
 use forebay_one_sided::{Location, Next, SealError};
@@ -39,13 +39,14 @@ pub(crate) fn locate(
 }
 
 /// Seals what is wanted until it is told to stop.
-pub(crate) async fn run(core: Arc<Core>, mut to_seal: Receiver<Arc<MemoryRun>>, stop: CancellationToken) {
+pub(crate) async fn run(core: Arc<Core>, mut to_seal: Receiver<Weak<MemoryRun>>, stop: CancellationToken) {
     loop {
         let next = tokio::select! {
             () = stop.cancelled() => return,
             next = to_seal.recv() => next,
         };
-        let Some(copy) = next else { return };
+        let Some(waiting) = next else { return };
+        let Some(copy) = waiting.upgrade() else { continue };
         seal(&core, &copy);
         drop(copy);
         // A block takes half a millisecond.

@@ -1,7 +1,7 @@
 //! The store: its verbs, and the owner of its tasks.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use forebay_locks::Mutex;
 use forebay_memory::{Pool, Span, SpanMut, Spans};
@@ -376,7 +376,7 @@ impl Tasks {
     fn start(
         core: &Arc<Core>,
         ends: Vec<UnboundedReceiver<Job>>,
-        wanted: Option<Receiver<Arc<MemoryRun>>>,
+        wanted: Option<Receiver<Weak<MemoryRun>>>,
         prewarm: Prewarm,
     ) -> Self {
         let stop = CancellationToken::new();

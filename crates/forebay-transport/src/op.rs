@@ -131,3 +131,25 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flag_is_a_bit_of_its_own() {
+        const ALL: [Flags; 7] = [
+            Flags::REVALIDATE,
+            Flags::CHECKSUMS,
+            Flags::SCRUB,
+            Flags::CACHED,
+            Flags::BELOW,
+            Flags::UNAIDED,
+            Flags::LOCATE,
+        ];
+        assert!(ALL.iter().all(|flag| flag.0.is_power_of_two()));
+        let together = ALL.iter().fold(Flags::default(), |all, flag| all.and(*flag));
+        assert_eq!(together.0.count_ones() as usize, ALL.len());
+        assert!(ALL.iter().all(|flag| together.contains(*flag)));
+    }
+}

@@ -324,7 +324,8 @@ impl ClientLink for Connection {
             None => None,
         };
         let client_id = pass.map(|_| core.client_id);
-        let offer = Offer { client_id, one_sided: options.one_sided, ..End::Client.offer() };
+        let one_sided = options.one_sided && core.registration.domain().device().reads_safely();
+        let offer = Offer { client_id, one_sided, ..End::Client.offer() };
         let link = connect(core, address, options.bind, offer, options.connect_timeout).await;
         let (link, reads) = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
         let mut greeting = Greeting(Some(Rc::clone(&link)));
