@@ -178,6 +178,18 @@ async fn a_large_read_comes_over_both_cards_in_half_the_time_and_a_small_one_ove
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_read_into_memory_of_somebody_elses_goes_whole_so_that_no_late_part_keeps_it() {
+    let scene = Scene::warm(true).await;
+    let theirs = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(8)) }).unwrap();
+    let request = Request::on_block(Op::Read, block(&scene.version, 0), 0, BLOCK, 60 * SECOND);
+    let reply = scene.link.call(request, theirs.try_alloc(BLOCK as usize)).await.unwrap();
+    let Payload::Landed(landed) = reply.payload else { panic!("it landed nowhere") };
+    assert!(landed.is_of(&theirs) && landed[..] == scene.bytes[..BLOCK as usize]);
+    assert_eq!((scene.calls().iter().sum::<u64>(), scene.counted()), (1, [0; 4]));
+    scene.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_striping_no_read_is_ever_split() {
     let scene = Scene::warm(false).await;
     for index in 0..BLOCKS {
