@@ -272,7 +272,7 @@ impl Service for Worker {
     }
 
     fn shown_number(&self) -> u64 {
-        self.scopes.current().number
+        self.scopes.current().shown_number()
     }
 
     fn locate(&self, request: &Request) -> Option<Location> {
