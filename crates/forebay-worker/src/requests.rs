@@ -276,6 +276,11 @@ impl Service for Worker {
     }
 
     fn locate(&self, request: &Request) -> Option<Location> {
+        // Before it is known what is mounted, no access list is known, either, and so not who may see all.
+        let scope = self.scopes.current();
+        if scope.namespace.lacks() && scope.namespace.is_guarded() {
+            return None;
+        }
         self.shown_to(&request.caller).locate(&request.block, request.offset, request.length)
     }
 
