@@ -17,4 +17,4 @@ FOREBAY_MODEL=1 CARGO_TARGET_DIR=target/model cargo test --locked --all-features
 echo "shuttle"
 export FOREBAY_MODEL_ORDERS=${FOREBAY_MODEL_ORDERS:-10000}
 CARGO_TARGET_DIR=target/shuttle RUSTFLAGS="--cfg shuttle" cargo test --locked --lib \
-    -p forebay-engine -p forebay-memory -p forebay-store -- --nocapture --skip verify::model model::
+    -p forebay-engine -p forebay-memory -p forebay-one-sided -p forebay-store -- --nocapture --skip verify::model model::

@@ -18,6 +18,21 @@ step_a_mount_reads_every_size_by_verbs_of_our_own() {
     bytes_over_the_pair 20000000
 }
 
+# Warm blocks are read from the worker's memory by the mount's card; the worker is asked for what is cold, and once a second.
+step_warm_blocks_are_read_without_the_worker() {
+    local provider=verbs one_sided=(-o network.rdma.data.one_sided=true)
+    make_files
+    worker_options+=("${one_sided[@]}")
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 "${one_sided[@]}" -o network.rdma.data.fallback=never
+    for _ in {1..30}; do
+        compare_files
+        "$FOREBAY" stats mnt --all --json | tail -1 >stats
+        ! grep -E '"one_sided_reads":[1-9]' stats || break
+    done
+    grep -E '"one_sided_reads":[1-9]' stats
+}
+
 step_with_the_key_of_a_cluster_connections_by_verbs_of_our_own_are_admitted() {
     local provider=verbs keyed
     make_files
@@ -52,6 +67,11 @@ step_two_cards_on_either_side_share_the_requests_by_verbs_of_our_own() {
     rdma_network=veth1:veth0 start_mount 10.77.0.1:29999 -o network.rdma.data.fallback=never
     compare_files
     grep -c 'RDMA client connected by verbs' mount.log | grep -x 2
+}
+
+step_large_reads_are_striped_by_verbs_of_our_own_over_two_pairs_of_which_one_has_a_quarter_and_then_dies() {
+    local provider=verbs
+    striped_over_two_pairs
 }
 
 step_a_card_that_is_cut_off_costs_time_and_comes_back_by_verbs_of_our_own() {

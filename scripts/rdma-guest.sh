@@ -290,6 +290,10 @@ step_two_cards_on_either_side_share_the_requests() {
     grep -c 'RDMA client connected' mount.log | grep -x 2
 }
 
+step_large_reads_are_striped_over_two_pairs_of_which_one_has_a_quarter_and_then_dies() {
+    striped_over_two_pairs
+}
+
 step_verbs_that_fail_cost_time_and_come_back() {
     make_files
     start_worker 0 29999
@@ -393,6 +397,84 @@ verbs_cut() {
 }
 verbs_restore() { for device in veth0 veth1; do tc qdisc del dev $device root; done; }
 
+# A second pair of devices in a subnet of its own, with routes as the first one has them (rdma-vm.sh): rxe2 on veth2 is 10.77.1.1,
+# rxe3 on veth3 is 10.77.1.2. `restore_links` takes it away.
+second_pair() {
+    local device
+    ip link add veth2 mtu 9000 type veth peer name veth3 mtu 9000
+    ip addr add 10.77.1.1/24 dev veth2
+    ip addr add 10.77.1.2/24 dev veth3
+    ip rule add pref 12 iif lo from 10.77.1.1 to 10.77.1.1 lookup local
+    ip rule add pref 13 iif lo from 10.77.1.2 to 10.77.1.2 lookup local
+    ip rule add pref 22 iif lo to 10.77.1.2 lookup 103
+    ip rule add pref 23 iif lo to 10.77.1.1 lookup 104
+    rdma link add rxe2 type rxe netdev veth2
+    rdma link add rxe3 type rxe netdev veth3
+    for device in veth2 veth3; do ip link set $device up; done
+    ip route replace 10.77.1.2 dev veth2 src 10.77.1.1 table 103
+    ip route replace 10.77.1.1 dev veth3 src 10.77.1.2 table 104
+    for device in rxe2 rxe3; do until_true is_active $device; done
+}
+is_active() { rdma link show "$1/1" | grep -q 'state ACTIVE'; }
+
+# What the worker sends over the first pair is held to 32 Mbit/s, over the second one to a quarter of that: far less than even an
+# emulated processor moves, so that it is the pairs that are slow. The queues are long: nothing is lost.
+two_speeds() {
+    tc qdisc replace dev veth0 root netem rate 32mbit limit 100000
+    tc qdisc replace dev veth2 root netem rate 8mbit limit 100000
+}
+
+# Blocks of 4 MiB, which are worth dividing, and a file of ten of them. A mount reads what the worker has; then the slow pair loses
+# every packet in the middle of reading.
+striped_over_two_pairs() {
+    local data=/tmp/striped fast slow
+    export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
+    cd "$(mktemp -d)"
+    trap 'cat ./*.log; umount -l mnt 2>/dev/null || true' ERR
+    mkdir -p $data
+    [[ -f $data/file ]] || head -c 40000000 /dev/urandom >$data/file
+    second_pair
+    "$FOREBAY" worker --rdma-network veth0:veth2 -o mounts=/=file://$data -o worker.rpc.bind.host=10.77.0.1 \
+        -o worker.rpc.port=29999 -o worker.memory.size=128MiB -o security.mode=off \
+        -o "network.rdma.data.provider=${provider:-ucx}" 2>worker.log &
+    until_true grep 'worker listening' worker.log
+    striped_mount
+    cmp $data/file mnt/file
+    umount mnt
+    until_true is_free mnt
+    two_speeds
+    striped_mount
+    cmp $data/file mnt/file
+    "$FOREBAY" stats mnt --all --json | tail -1 | tee stats
+    grep -E '"striping":\{[^}]*"reads":[1-9]' stats
+    fast=$(received_over veth1) slow=$(received_over veth3)
+    echo "received: $fast bytes over the fast pair, $slow over the slow one"
+    ((fast > 2 * slow && slow > 1000000))
+    umount mnt
+    until_true is_free mnt
+    striped_mount
+    (sleep 2 && tc qdisc replace dev veth2 root netem loss 100%) &
+    cmp $data/file mnt/file
+    wait $!
+    drop_caches
+    cmp $data/file mnt/file
+    grep 'RDMA path failed, the others are used' mount.log
+    umount mnt
+}
+is_free() { ! mountpoint -q "$1"; }
+received_over() { grep -oE "\"bytes_received\":[0-9]+,\"card\":\"$1[ \"]" stats | head -1 | grep -oE '[0-9]+' | head -1; }
+
+striped_mount() {
+    mkdir -p mnt
+    drop_caches
+    "$FOREBAY" mount mnt --foreground --workers 10.77.0.1:29999 --rdma-network veth1:veth3 -o client.request_timeout=50s \
+        -o network.rdma.data.buffer_pool.initial_size=64MiB -o network.rdma.data.buffer_pool.prewarm_size=8MiB \
+        -o network.rdma.data.buffer_pool.max_size=64MiB -o network.rdma.data.connect_timeout=45s \
+        -o network.shared_memory=off -o network.rdma.data.fallback=never \
+        -o "network.rdma.data.provider=${provider:-ucx}" 2>mount.log &
+    until_true mountpoint -q mnt
+}
+
 worker_options=(-o mounts=/=file:///tmp/data -o worker.rpc.bind.host=10.77.0.1 -o worker.memory.size=64MiB
     -o block.size=1MiB -o security.mode=off)
 
@@ -459,6 +541,12 @@ restore_links() {
     local n
     for n in 0 1; do
         if tc qdisc show dev veth$n | grep -qE 'netem|prio'; then tc qdisc del dev veth$n root; fi
+    done
+    if [[ -e /sys/class/net/veth2 ]]; then
+        ip link del veth2
+        for n in 12 13 22 23; do ip rule del pref $n; done
+    fi
+    for n in 0 1; do
         if [[ $(<"/sys/class/net/veth$n/operstate") != up ]]; then veth-link up $n; fi
     done
 }

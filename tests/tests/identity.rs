@@ -446,6 +446,7 @@ fn nothing_goes_around_it() {
     for (plain, why) in [
         ("network.rdma.data.enabled=true", "over RDMA nothing is encrypted"),
         ("network.rdma.metadata.enabled=true", "over RDMA nothing is encrypted"),
+        ("network.rdma.data.one_sided=true", "reads its memory in plain text"),
         ("network.tcp.security=auth", "bytes go in plain text"),
         ("security.accept=off,key", "is talked to in plain text"),
     ] {

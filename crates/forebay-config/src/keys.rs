@@ -10,7 +10,9 @@ use forebay_types::{AuditEvents, ByteSize, FuseIo, IoBackend, S3Checksum, ServeM
 use crate::bucket_path::BucketPath;
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, Interface, ListedWorker, Mount};
 use crate::limits::{BLOCK, DAY, HOUR, MAX_BYTES, SECTOR, SMALLEST_BLOCK, ms, secs, us};
-use crate::modes::{LogFormat, LogLevel, OnStop, RdmaFallback, RdmaProvider, SecurityMode, SharedMemory, WriteMode};
+use crate::modes::{
+    LogFormat, LogLevel, OnStop, RdmaFallback, RdmaProvider, RdmaStriping, SecurityMode, SharedMemory, WriteMode,
+};
 use crate::mount_endpoint::MountEndpoint;
 use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
@@ -345,6 +347,9 @@ keys! {
         /// Interfaces whose RDMA devices to use, instead of device names. The flag `--rdma-network ib0:ib2` does the
         /// same.
         network_rdma_data_network "network.rdma.data.network": Vec<Interface> = vec![], example "[\"ib0\", \"ib2\"]";
+        /// Whether a large read is divided among the cards that lead to a worker. `auto`: where that ends it earlier, by the
+        /// bytes under way and the measured bandwidth of each. `off`: each request goes over one random idle card.
+        network_rdma_data_striping "network.rdma.data.striping": RdmaStriping = RdmaStriping::Auto;
         /// UCX transports to use instead of the RDMA ones, such as `["tcp"]` or `["sysv", "cma", "tcp"]`. For tests.
         network_rdma_data_transports "network.rdma.data.transports": Vec<String> = vec![],
             example "[\"rc\", \"ud\"]";
@@ -375,6 +380,9 @@ keys! {
         network_rdma_data_connect_timeout "network.rdma.data.connect_timeout": Duration = secs(5), in ms(1)..=HOUR;
         /// How long a thread polls for an RDMA message before it sleeps, where polling is cheaper. 0: no polling.
         network_rdma_data_spin "network.rdma.data.spin": Duration = us(50), in Duration::ZERO..=ms(1);
+        /// Let clients read a worker's memory without the worker's processor, by verbs: those that may see all that is cached,
+        /// and whose reads are not recorded. On a client: do so where a worker lets it.
+        network_rdma_data_one_sided "network.rdma.data.one_sided": bool = false;
         /// The amount of registered memory at start.
         network_rdma_data_buffer_pool_initial_size "network.rdma.data.buffer_pool.initial_size": ByteSize =
             ByteSize::mib(256), in ByteSize::mib(4)..=MAX_BYTES;

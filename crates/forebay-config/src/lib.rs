@@ -48,7 +48,9 @@ pub use example::example_toml;
 pub use key::Key;
 pub use keys::{Config, KEYS};
 pub use load::{Loaded, Row, Sources};
-pub use modes::{LogFormat, LogLevel, OnStop, RdmaFallback, RdmaProvider, SecurityMode, SharedMemory, WriteMode};
+pub use modes::{
+    LogFormat, LogLevel, OnStop, RdmaFallback, RdmaProvider, RdmaStriping, SecurityMode, SharedMemory, WriteMode,
+};
 pub use mount_endpoint::MountEndpoint;
 pub use origin::Origin;
 pub use partition::PartitionKey;

@@ -96,6 +96,14 @@ choices! {
         Ucx = "ucx",
     }
 
+    /// Whether a large read is divided among several cards.
+    RdmaStriping {
+        /// Where that ends it earlier.
+        Auto = "auto",
+        /// Never: a request goes over one card.
+        Off = "off",
+    }
+
     /// What happens when RDMA was asked for and does not work.
     RdmaFallback {
         /// Never TCP: other replicas are tried, then the read fails. Without RDMA at start the process stops.

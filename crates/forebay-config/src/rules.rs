@@ -148,6 +148,11 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        why: "one-sided reads are by verbs, and this says UCX",
+        keys: &["network.rdma.data.one_sided", "network.rdma.data.provider"],
+        holds: |config| !config.network_rdma_data_one_sided || config.network_rdma_data_provider != RdmaProvider::Ucx,
+    },
+    Rule {
         why: "data and metadata need ports of their own",
         keys: &["network.rdma.data.port", "network.rdma.metadata.port"],
         holds: |config| {
@@ -240,6 +245,17 @@ mod tests {
         }
         let config = load(&[VERBS, "network.rdma.data.traffic_class=104"]).unwrap().config;
         assert!(!config.needs_ucx_for_data() && !config.needs_ucx_for_metadata());
+    }
+
+    #[test]
+    fn one_sided_reads_are_refused_with_ucx_alone() {
+        let load = |provider: &str| {
+            let flags = ["network.rdma.data.one_sided=true", provider];
+            Config::load(&crate::Sources::new().flags(flags.map(str::to_owned)))
+        };
+        let error = load("network.rdma.data.provider=ucx").unwrap_err().to_string();
+        assert!(error.contains("one-sided reads are by verbs"), "{error}");
+        assert!(load("network.rdma.data.provider=auto").is_ok() && load("network.rdma.data.provider=verbs").is_ok());
     }
 
     #[test]

@@ -20,20 +20,27 @@ pub(crate) struct Mapping {
     pages: PageKind,
     /// What other processes may see it through.
     descriptor: Option<OwnedFd>,
+    /// On which nodes the kernel puts it.
+    placement: Placement,
 }
 
 impl Mapping {
     /// Maps `length` bytes.
     pub(crate) fn new(length: usize, huge_pages: bool, sharing: Sharing) -> rustix::io::Result<Self> {
-        let mapping = match shared::map(length, huge_pages, sharing) {
-            Some(SharedMemory { region, pages, descriptor }) => Self { region, pages, descriptor: Some(descriptor) },
+        let mut mapping = match shared::map(length, huge_pages, sharing) {
+            Some(SharedMemory { region, pages, descriptor }) => {
+                Self { region, pages, descriptor: Some(descriptor), placement: Placement::Unsaid }
+            }
             None => Self::private(length, huge_pages)?,
         };
         // Before the memory is touched: pages that are there already are not moved.
         let placement = if cfg!(miri) { Placement::Unsaid } else { numa::placement() };
         match numa::place(mapping.base(), length, &placement) {
             Ok(()) if placement == Placement::Unsaid => {}
-            Ok(()) => tracing::info!(bytes = length, %placement, "memory is placed by node"),
+            Ok(()) => {
+                tracing::info!(bytes = length, %placement, "memory is placed by node");
+                mapping.placement = placement;
+            }
             Err(error) => tracing::info!(bytes = length, %placement, %error, "memory cannot be placed by node"),
         }
         Ok(mapping)
@@ -43,7 +50,7 @@ impl Mapping {
         if huge_pages && length.is_multiple_of(HUGE_PAGE) {
             // Not NORESERVE: with too few huge pages this must fail here, not with SIGBUS at first touch.
             if let Ok(region) = Region::anonymous(length, MapFlags::PRIVATE | MapFlags::HUGETLB) {
-                return Ok(Self { region, pages: PageKind::Huge, descriptor: None });
+                return Ok(Self { region, pages: PageKind::Huge, descriptor: None, placement: Placement::Unsaid });
             }
         }
         let region = Region::anonymous(length, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
@@ -55,7 +62,7 @@ impl Mapping {
                 pages = PageKind::Transparent;
             }
         }
-        Ok(Self { region, pages, descriptor: None })
+        Ok(Self { region, pages, descriptor: None, placement: Placement::Unsaid })
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -68,6 +75,11 @@ impl Mapping {
 
     pub(crate) fn pages(&self) -> PageKind {
         self.pages
+    }
+
+    /// The NUMA node that the byte at `offset` is to lie on, if the kernel was told.
+    pub(crate) fn node_of(&self, offset: usize) -> Option<u32> {
+        self.placement.node_of(offset, self.length())
     }
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -2,14 +2,21 @@
 //!
 //! By default, the kernel puts a page on the node of the thread that touches it first. For a pool, that is one thread
 //! at start, or the thread that filled a block, while readers run on all nodes: at worst all pages lie on one node,
-//! behind one memory controller. So the pages are dealt out over the nodes that the process runs on. A process that is
-//! bound to the processors of one node keeps its memory there. What the operator said (`numactl`) stands, and on a
-//! machine with one node nothing happens at all.
+//! behind one memory controller. So the frames are dealt out over the nodes that the process runs on: each lies on one
+//! node, so that a transport can take the network card that is next to it. A process that is bound to the processors of
+//! one node keeps its memory there. What the operator said (`numactl`) stands, and on a machine with one node nothing
+//! happens at all.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::ptr::NonNull;
+
+use crate::frames::FRAME_SIZE;
+
+/// To the kernel each piece that is dealt out is a mapping of its own, of which a process may have 65,530: large pools
+/// are dealt out by several frames at a time.
+const MAX_PIECES: usize = 256;
 
 /// What the kernel is told of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +40,22 @@ impl fmt::Display for Placement {
             }
         }
     }
+}
+
+impl Placement {
+    /// The node that the byte at `offset` of a mapping of `length` bytes is to lie on, if it was said.
+    pub(crate) fn node_of(&self, offset: usize, length: usize) -> Option<u32> {
+        match self {
+            Self::Unsaid => None,
+            Self::On(node) => Some(*node),
+            Self::Over(nodes) => nodes.iter().nth(offset / piece(length) % nodes.len().max(1)).copied(),
+        }
+    }
+}
+
+/// How many bytes of a mapping are dealt to a node at a time: whole frames.
+fn piece(length: usize) -> usize {
+    length.div_ceil(MAX_PIECES).max(1).next_multiple_of(FRAME_SIZE)
 }
 
 /// What decides it.
@@ -102,7 +125,6 @@ fn listed(text: &str) -> Option<BTreeSet<u32>> {
 /// Of linux/mempolicy.h.
 const MPOL_DEFAULT: libc::c_int = 0;
 const MPOL_PREFERRED: libc::c_int = 1;
-const MPOL_INTERLEAVE: libc::c_int = 3;
 
 fn has_policy() -> bool {
     let mut policy: libc::c_int = MPOL_DEFAULT;
@@ -117,18 +139,24 @@ fn has_policy() -> bool {
 /// # Errors
 /// The kernel's answer. Some containers may not say it.
 pub(crate) fn place(base: NonNull<u8>, length: usize, placement: &Placement) -> std::io::Result<()> {
-    let (policy, nodes) = match placement {
-        Placement::Unsaid => return Ok(()),
-        Placement::On(node) => (MPOL_PREFERRED, BTreeSet::from([*node])),
-        Placement::Over(nodes) => (MPOL_INTERLEAVE, nodes.clone()),
-    };
-    let mask = mask_of(&nodes);
+    let at_once = if matches!(placement, Placement::Over(_)) { piece(length) } else { length.max(1) };
+    for start in (0..length).step_by(at_once) {
+        let Some(node) = placement.node_of(start, length) else { return Ok(()) };
+        // SAFETY: `start` lies in the mapping.
+        let base = unsafe { base.add(start) };
+        prefer(base, at_once.min(length - start), node)?;
+    }
+    Ok(())
+}
+
+fn prefer(base: NonNull<u8>, length: usize, node: u32) -> std::io::Result<()> {
+    let mask = mask_of(&BTreeSet::from([node]));
     // The kernel takes one bit less than it is told of.
     let bits = mask.len() * BITS + 1;
-    // SAFETY: the range is a mapping that belongs to the caller, whose contents do not change; `mask` has as many bits as said but
-    // one, which is not looked at.
+    // SAFETY: the range is a mapping that belongs to the caller, whose contents do not change; `mask` has as many bits
+    // as said but one, which is not looked at.
     let placed = unsafe {
-        libc::syscall(libc::SYS_mbind, base.as_ptr(), length, policy, mask.as_ptr(), bits, 0 as libc::c_uint)
+        libc::syscall(libc::SYS_mbind, base.as_ptr(), length, MPOL_PREFERRED, mask.as_ptr(), bits, 0 as libc::c_uint)
     };
     if placed == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
@@ -179,6 +207,17 @@ mod tests {
             let nodes = Nodes { with_memory: set(with_memory), allowed: set(allowed), near: set(near), has_policy };
             assert_eq!(nodes.placement(), expected, "{nodes:?}");
         }
+    }
+
+    #[test]
+    fn whole_frames_are_dealt_out_in_turns() {
+        let (over, frame) = (Placement::Over(set(&[1, 3])), FRAME_SIZE);
+        let nodes = |length: usize| (0..4).map(|at| over.node_of(at * frame, length).unwrap()).collect::<Vec<_>>();
+        assert_eq!(nodes(4 * frame), [1, 3, 1, 3]);
+        assert_eq!(over.node_of(frame - 1, 4 * frame), Some(1), "all of a frame");
+        assert_eq!(nodes(512 * frame), [1, 1, 3, 3], "a large pool by several");
+        assert_eq!(piece((1 << 40) + 1).div_ceil(frame), 1025, "a terabyte in 256 pieces");
+        assert_eq!((Placement::On(2).node_of(7, 9), Placement::Unsaid.node_of(7, 9)), (Some(2), None));
     }
 
     #[test]

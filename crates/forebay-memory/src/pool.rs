@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use forebay_one_sided::Board;
 use forebay_types::ByteSize;
 use tokio::sync::{Notify, oneshot};
 
-use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, Slot, class_of};
+use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, MIN_EXTENT, Slot, class_of};
 use crate::lent::Lent;
 use crate::mapping::Mapping;
 use crate::pages::PageKind;
@@ -111,6 +112,8 @@ struct PoolShared {
     failures: AtomicU64,
     pressure: Notify,
     reached: Notify,
+    /// Of memory that peers may read by themselves.
+    board: OnceLock<Arc<Board>>,
 }
 
 #[derive(Debug)]
@@ -211,6 +214,22 @@ impl Extent {
         }
     }
 
+    /// The NUMA node that it lies on, if the kernel was told.
+    pub(crate) fn numa_node(&self) -> Option<u32> {
+        match &self.owner {
+            Owner::Pool { slot, pool } => pool.mapping.node_of(slot.offset()),
+            Owner::Other { .. } => None,
+        }
+    }
+
+    /// Whether it is a piece of this pool.
+    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
+        match &self.owner {
+            Owner::Pool { pool: owner, .. } => Arc::ptr_eq(owner, &pool.shared),
+            Owner::Other { .. } => false,
+        }
+    }
+
     /// Where it lies in its pool.
     pub(crate) fn slot(&self) -> Option<Slot> {
         match &self.owner {
@@ -255,6 +274,7 @@ impl Pool {
                 failures: AtomicU64::new(0),
                 pressure: Notify::new(),
                 reached: Notify::new(),
+                board: OnceLock::new(),
             }),
         })
     }
@@ -395,6 +415,18 @@ impl Pool {
     #[cfg(all(test, not(miri)))]
     pub(crate) fn is_backed(&self, frame: u32) -> bool {
         self.shared.mapping.is_backed(bytes_of(frame))
+    }
+
+    /// Peers may read the pool's memory by themselves: it gets a board for the seals of what they read, one for each sector, if it has
+    /// none.
+    pub fn let_peers_read(&self) -> &Arc<Board> {
+        self.shared.board.get_or_init(|| Board::new(self.shared.mapping.length() / MIN_EXTENT))
+    }
+
+    /// Its board. `None`: no peer reads its memory by itself.
+    #[must_use]
+    pub fn board(&self) -> Option<&Arc<Board>> {
+        self.shared.board.get()
     }
 
     /// The whole mapping, address and length in bytes, for a transport that registers it with a NIC.

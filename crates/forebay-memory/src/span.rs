@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::frames::Slot;
 use crate::place::Place;
-use crate::pool::{Extent, PoolError};
+use crate::pool::{Extent, Pool, PoolError};
 use crate::region::Region;
 
 /// The views that together make up one read: one in most cases, two where a read crosses from run to run.
@@ -86,6 +86,18 @@ impl SpanMut {
         (head, Self { extent: self.extent, start: middle, end: self.end })
     }
 
+    /// The reverse of [`SpanMut::split_at`]: one view of the bytes of both, if `next` begins where this one ends.
+    ///
+    /// # Errors
+    /// Both as they were, if it does not, or is of another extent.
+    pub fn joined(self, next: Self) -> Result<Self, (Self, Self)> {
+        if !Arc::ptr_eq(&self.extent, &next.extent) || self.end != next.start {
+            return Err((self, next));
+        }
+        // Each is the only view of its bytes, so the new one is the only view of all of them.
+        Ok(Self { extent: self.extent, start: self.start, end: next.end })
+    }
+
     /// Where the bytes lie. Unlike a pointer that is made of the slice, this one may be used again after the extent was
     /// written to through another view; the caller decides which thread may do so, and when.
     #[must_use]
@@ -104,6 +116,18 @@ impl SpanMut {
     pub fn lend(mut self) -> io::Result<LentFrame> {
         Arc::get_mut(&mut self.extent).ok_or(io::ErrorKind::InvalidInput)?.lend()?;
         Ok(LentFrame { frame: self })
+    }
+
+    /// Whether the bytes are of this pool.
+    #[must_use]
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        self.extent.is_of(pool)
+    }
+
+    /// The NUMA node that the bytes lie on, on a machine with several where the kernel was told.
+    #[must_use]
+    pub fn numa_node(&self) -> Option<u32> {
+        self.extent.numa_node()
     }
 
     /// Keeps the first `length` bytes; no effect when there are fewer.

@@ -51,6 +51,9 @@ pub async fn worker_store(
     let size =
         Some(config.worker_memory_size).filter(|size| size.as_u64() > 0).unwrap_or(StoreOptions::MEMORY_OF_DISKS_ALONE);
     let memory = pool(size, config.worker_memory_huge_pages, sharing)?;
+    if config.network_rdma_data_enabled && config.network_rdma_data_one_sided {
+        memory.let_peers_read();
+    }
     // Percentages between 1 and 100, as the table of keys says.
     let percent = |value: u32| u8::try_from(value).unwrap_or(100);
     let options = StoreOptions {

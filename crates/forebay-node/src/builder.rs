@@ -49,7 +49,10 @@ fn check_security(config: &Config) -> Result<(), Fault> {
         return Ok(());
     }
     let accepts_plain = config.security_accept.contains(&SecurityMode::Off);
-    let (what, next) = if rdma::is_wanted(config) {
+    let (what, next) = if config.network_rdma_data_one_sided {
+        let next = "set `network.rdma.data.one_sided` to false, and RDMA's `enabled` too";
+        ("with `network.rdma.data.one_sided` whoever has a worker's keys reads its memory in plain text", next)
+    } else if rdma::is_wanted(config) {
         let next = "set `network.rdma.data.enabled` and `network.rdma.metadata.enabled` to false";
         ("over RDMA nothing is encrypted", next)
     } else if config.security_mode == SecurityMode::Off || accepts_plain {

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use forebay_fuse::ReportSource;
 use forebay_locks::Mutex;
 use forebay_metrics::{LatencyHistogram, ProcessStats};
+use forebay_one_sided::Location;
 use forebay_state::EtcdCertificates;
 use forebay_tcp::{CloseReason, TcpServer, ZeroCopyCounts};
-use forebay_transport::{Op, Request, Response, Service};
+use forebay_transport::{Caller, Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FileId};
 use futures::FutureExt as _;
 use serde_json::{Map, Value, json};
@@ -168,6 +169,18 @@ impl Measured {
 
 #[async_trait::async_trait]
 impl Service for Measured {
+    fn shows_all(&self, caller: &Caller) -> bool {
+        self.service.shows_all(caller)
+    }
+
+    fn shown_number(&self) -> u64 {
+        self.service.shown_number()
+    }
+
+    fn locate(&self, request: &Request) -> Option<Location> {
+        self.service.locate(request)
+    }
+
     fn try_handle(&self, request: &Request) -> Option<Response> {
         let began = Instant::now();
         let response = self.service.try_handle(request)?;

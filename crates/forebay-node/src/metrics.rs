@@ -3,10 +3,11 @@
 //! One function per part of a report, so that a process exports exactly what it has: a worker its requests, store and
 //! origins, a mount its operations and where its bytes came from, `up` both. What labels may be is bounded: operations,
 //! sources, tiers, outcomes and errors are fixed sets, cards and disks are those of a machine, and of the workers that a mount
-//! has paths to only the first [`MAX_WORKERS`] have a series of their own.
+//! has paths to only the first [`rdma::MAX_WORKERS`] have a series of their own.
 
 mod cluster;
 mod operator;
+mod rdma;
 mod s3;
 
 use std::collections::BTreeMap;
@@ -15,10 +16,7 @@ use std::sync::Arc;
 use forebay_metrics::{Families, Readiness, Registry, Site, collect_refused};
 use serde_json::Value;
 
-use crate::report::{Client, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Window, Worker, ZeroCopy};
-
-/// Workers with series of their own in a mount's metrics.
-const MAX_WORKERS: usize = 256;
+use crate::report::{Client, Fuse, FuseIo, Local, Origin, Report, Staging, Store, Window, Worker, ZeroCopy};
 
 /// What a process that reports `report` shows over HTTP.
 pub(crate) fn site(readiness: Readiness, report: impl Fn() -> Value + Send + Sync + 'static) -> Site {
@@ -51,7 +49,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         part.staging.iter().for_each(|staging| of_staging(staging, families));
         part.local.iter().for_each(|local| of_local(local, families));
         part.client.iter().for_each(|client| of_client(client, families));
-        part.rdma.iter().for_each(|rdma| of_rdma(rdma, families));
+        part.rdma.iter().for_each(|rdma| rdma::of_cards(rdma, families));
         part.window.iter().for_each(|window| of_window(window, families));
         part.zero_copy.iter().for_each(|zero_copy| of_zero_copy(zero_copy, families));
         part.worker.iter().for_each(|worker| of_worker(worker, families));
@@ -309,57 +307,6 @@ fn of_client(client: &Client, families: &mut Families) {
         families
             .counter("forebay_client_received_bytes_total", "Bytes received in answers from workers")
             .add([("kind", kind)], calls.bytes_received);
-    }
-}
-
-fn of_rdma(rdma: &Rdma, families: &mut Families) {
-    for listener in &rdma.listeners {
-        let card = [("card", &*listener.card)];
-        families
-            .counter("forebay_rdma_sent_bytes_total", "Bytes of replies sent over RDMA")
-            .add(card, listener.bytes_sent);
-        families
-            .counter("forebay_rdma_request_bytes_total", "Bytes of requests that arrived over RDMA")
-            .add(card, listener.bytes_received);
-        families.counter("forebay_rdma_requests_total", "Requests that arrived over RDMA").add(card, listener.requests);
-        families.counter("forebay_rdma_replies_total", "Replies sent over RDMA").add(card, listener.replies);
-        families
-            .histogram(
-                "forebay_rdma_reply_duration_seconds",
-                "Time from a request's arrival over RDMA until the card gets the reply",
-            )
-            .record(card, &listener.latency);
-        families.gauge("forebay_rdma_connections", "Open RDMA connections").add(card, listener.connections);
-    }
-    let cards = rdma.cards.iter().map(|card| (&card.card, card.registered_bytes));
-    let listening = rdma.listeners.iter().map(|listener| (&listener.card, listener.registered_bytes));
-    for (card, bytes) in cards.chain(listening) {
-        families.gauge("forebay_rdma_registered_bytes", "Memory registered with a card").add([("card", card)], bytes);
-    }
-    if let Some(paths) = &rdma.paths {
-        for (transport, traffic) in [("rdma", &paths.rdma), ("tcp", &paths.tcp)] {
-            families
-                .counter("forebay_client_path_received_bytes_total", "Bytes received from workers, by transport")
-                .add([("transport", transport)], traffic.bytes_received);
-            families
-                .histogram("forebay_client_path_call_duration_seconds", "Time from call to answer, by transport")
-                .record([("transport", transport)], &traffic.latency);
-        }
-        families
-            .counter(
-                "forebay_client_path_switches_total",
-                "Switches of a worker's path from one transport to the other",
-            )
-            .add([("to", "tcp")], paths.fell_back)
-            .add([("to", "rdma")], paths.failed_back);
-    }
-    for worker in rdma.workers.iter().take(MAX_WORKERS) {
-        for (transport, is_rdma) in [("rdma", true), ("tcp", false)] {
-            let up = worker.data.iter().filter(|path| path.rdma == is_rdma && path.up).count();
-            families
-                .gauge("forebay_client_paths_up", "Data paths to a worker that are in use, by transport")
-                .add([("worker", &worker.worker), ("transport", transport)], up);
-        }
     }
 }
 

@@ -342,6 +342,9 @@ pub struct Listener {
 pub struct Card {
     pub card: String,
     pub registered_bytes: u64,
+    pub bytes_received: u64,
+    pub one_sided_reads: u64,
+    pub one_sided_refused: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -351,6 +354,17 @@ pub struct Paths {
     pub failed_back: u64,
     pub rdma: Traffic,
     pub tcp: Traffic,
+    pub striping: Striping,
+}
+
+/// Large reads of workers that are reached over several cards.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Striping {
+    pub reads: u64,
+    pub parts: u64,
+    pub late: u64,
+    pub failed: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

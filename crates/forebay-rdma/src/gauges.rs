@@ -8,6 +8,9 @@ pub(crate) struct Gauges {
     pub(crate) connections: AtomicUsize,
     pub(crate) unadmitted: AtomicU64,
     pub(crate) forged: AtomicU64,
+    /// Reads of workers' memory without their help, and those that were not believed.
+    pub(crate) one_sided: AtomicU64,
+    pub(crate) one_sided_refused: AtomicU64,
 }
 
 impl Gauges {

@@ -92,6 +92,10 @@ pub struct IoThreadStats {
     pub unadmitted: u64,
     /// Messages that came as those of a connection and did not show its pass. They were dropped.
     pub forged: u64,
+    /// Reads by clients on it of workers' memory, without these workers' help. Over verbs alone.
+    pub one_sided: u64,
+    /// Such reads that were not believed, and asked the worker.
+    pub one_sided_refused: u64,
 }
 
 /// What UCX was asked to do and has not done yet: known once the thread has its worker.
@@ -324,6 +328,8 @@ impl IoThread {
             waits: self.pool.occupancy().waits,
             unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
             forged: self.gauges.forged.load(Ordering::Relaxed),
+            one_sided: 0,
+            one_sided_refused: 0,
         }
     }
 

@@ -85,6 +85,8 @@ pub struct ClientOptions {
     pub max_abandoned: usize,
     /// The address to connect from.
     pub bind: Option<IpAddr>,
+    /// Read the server's memory without its help, where it lets us and it is known what lies there. Over verbs alone.
+    pub one_sided: bool,
     /// How it is admitted. `None`: the peer admits everybody.
     pub security: Option<ClientSecurity>,
     /// Where calls are recorded.
@@ -105,6 +107,7 @@ impl ClientOptions {
             max_outstanding: 4096,
             max_abandoned: 256,
             bind: None,
+            one_sided: false,
             security: None,
             trace: None,
         }

@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_memory::Spans;
+use forebay_one_sided::Location;
 use forebay_transport::wire::{HEADER_LEN, Hello};
 
 /// A reply that is ready to be sent.
@@ -25,6 +27,17 @@ pub(crate) type Taken = Pin<Box<dyn Future<Output = bool>>>;
 #[derive(Debug)]
 pub(crate) struct Unfit;
 
+/// What a peer may see of the service's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// All of it.
+    pub(crate) sees_all: bool,
+    /// Its reads are recorded.
+    pub(crate) is_recorded: bool,
+    /// Counts the changes of what is shown.
+    pub(crate) number: u64,
+}
+
 /// A server's end of a connection. Clones are the same one.
 pub(crate) trait PeerLink: Clone + 'static {
     /// Its number among those of its I/O thread.
@@ -44,6 +57,19 @@ pub(crate) trait PeerLink: Clone + 'static {
     /// # Errors
     /// [`Unfit`], and nothing was sent.
     fn reply(&self, reply: OutgoingReply, is_watched: bool) -> Result<Option<Taken>, Unfit>;
+
+    /// Whether the peer can read our memory by itself, and may be told where something lies.
+    fn may_tell(&self, _seen: Seen) -> bool {
+        false
+    }
+
+    /// Lets the peer read what `location` speaks of; whether it can then.
+    fn open(&self, _location: &Location) -> bool {
+        false
+    }
+
+    /// To be called now and then: a peer that may not see all any more has to forget what it was told.
+    fn look(&self, _seen: Seen, _now: Instant) {}
 
     /// Messages that the peer has not taken yet.
     fn operations(&self) -> usize;

@@ -7,6 +7,7 @@
 
 mod look_over;
 mod record;
+mod telling;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -20,10 +21,12 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use forebay_memory::Spans;
 use forebay_metrics::LatencyHistogram;
+use forebay_one_sided::Location;
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse, Refusal};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader, set_tag};
 use forebay_transport::{
-    Caller, ConnectionAudit, PendingRecord, Provenance, Request, Response, ResponsePayload, Service, answer,
+    Caller, ConnectionAudit, Flags, PendingRecord, Provenance, Request, Response, ResponsePayload, Service, answer,
+    located,
 };
 use forebay_types::{Failure, FailureKind};
 use tokio::sync::Notify;
@@ -346,7 +349,9 @@ impl<L: PeerLink> Peers<L> {
                 peer.trace_asked(arrived, arrived);
                 let answer = response.fitting(&request);
                 PendingRecord::answered(pending, &answer);
-                self.reply(peer, id, answer);
+                let is_located = request.flags.contains(Flags::LOCATE) && answer.is_ok();
+                let location = if is_located { self.locate(peer, &request) } else { None };
+                self.reply_with(peer, id, answer, location);
                 self.counts.latency.record(arrived.elapsed());
             }
             None => self.ask(peer, id, request, arrived, pending),
@@ -389,6 +394,11 @@ impl<L: PeerLink> Peers<L> {
     }
 
     fn reply(&self, peer: &Peer<L>, id: u64, answer: Result<Response, Failure>) {
+        self.reply_with(peer, id, answer, None);
+    }
+
+    /// The same with where the payload lies.
+    fn reply_with(&self, peer: &Peer<L>, id: u64, answer: Result<Response, Failure>, location: Option<Location>) {
         let (failure, provenance, body, payload) = match answer {
             Ok(Response { provenance, body, payload }) => (None, provenance, body, payload),
             Err(failure) => {
@@ -399,6 +409,9 @@ impl<L: PeerLink> Peers<L> {
         // Both are far below 4 GiB: `Response::fitting` was asked.
         let (body_len, payload_len) = (body.len() as u32, payload.len() as u32);
         let mut header = ReplyHeader { id, failure, body_len, payload_len, provenance }.encode();
+        if let Some(location) = location {
+            located::set_location(&mut header, &location);
+        }
         if let Some(proved) = peer.proved.get() {
             set_tag(&mut header, proved.pass.server);
         }

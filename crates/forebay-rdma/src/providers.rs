@@ -14,7 +14,7 @@ use crate::driven::{Driven, Listening, Provider};
 use crate::io_thread::{IoThread, IoThreadStats};
 use crate::options::{ClientOptions, ServerOptions};
 use crate::server::{RdmaServer, ServerStats};
-use crate::verbs::{VerbsServer, VerbsThread, VerbsThreadStats};
+use crate::verbs::{VerbsServer, VerbsThread};
 
 #[async_trait::async_trait]
 impl Driven for IoThread {
@@ -82,8 +82,17 @@ impl Driven for VerbsThread {
     }
 
     fn stats(&self) -> IoThreadStats {
-        let VerbsThreadStats { registered, registration_failures, connections, unadmitted, forged } = Self::stats(self);
-        IoThreadStats { registered, registration_failures, connections, unadmitted, forged, ..IoThreadStats::default() }
+        let stats = Self::stats(self);
+        IoThreadStats {
+            registered: stats.registered,
+            registration_failures: stats.registration_failures,
+            connections: stats.connections,
+            unadmitted: stats.unadmitted,
+            forged: stats.forged,
+            one_sided: stats.one_sided,
+            one_sided_refused: stats.one_sided_refused,
+            ..IoThreadStats::default()
+        }
     }
 
     fn registered(&self) -> ByteSize {

@@ -11,6 +11,9 @@
 //! only until it has said that they are filled. Clients write nowhere at all. A connection that breaks is drained before the buffers
 //! of its reads belong to somebody else.
 //!
+//! A worker whose pool has a board lets clients read its memory by themselves, where both ends want that (`teller`, `reader`; ADR
+//! 0035): through windows, too, that belong to one connection and let nobody write.
+//!
 //! Nothing here needs immediate data, shared receive queues or atomics, which iWARP's cards do not all have. What is needed is windows
 //! of type 2, on the client's side (ADR 0032).
 
@@ -24,7 +27,9 @@ mod frame;
 pub mod fuzzing;
 mod links;
 mod options;
+mod reader;
 mod server;
+mod teller;
 mod thread;
 
 pub(crate) use connection::Connection as VerbsConnection;

@@ -1,7 +1,9 @@
 //! The suite that every transport passes, over verbs, where there are two devices: as it is, and between two ends that prove who they
-//! are.
+//! are. And clients that read the worker's memory by themselves, while that changes (`one_sided.rs`).
 
 mod common;
+#[path = "verbs/one_sided.rs"]
+mod one_sided;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -102,7 +102,7 @@ fn what_the_protocol_does_not_allow_costs_the_sender_its_connection_and_nobody_e
     let long = RequestHeader { body_len: MAX_REQUEST_BODY + 1, ..long }.encode();
     let mut beyond = RequestHeader::of(1, &read(Behaviour::AtOnce, 0, 0, 1, LONG));
     beyond.length = MAX_PAYLOAD + 1;
-    let cases: [(&str, Vec<Vec<u8>>); 14] = [
+    let cases: [(&str, Vec<Vec<u8>>); 16] = [
         ("nothing at all", vec![vec![]]),
         ("a cut frame", vec![request(1)[..10].to_vec()]),
         ("an unknown kind", vec![frame(99, &honest(1, 100))]),
@@ -124,6 +124,8 @@ fn what_the_protocol_does_not_allow_costs_the_sender_its_connection_and_nobody_e
         ("credits that it was not given", vec![frame_with(REQUEST, 1000, (0, 0), &honest(1, 100))]),
         ("two requests under one number", vec![waits(), with_window()]),
         ("credits for nothing", vec![frame(CREDITS, &[])]),
+        ("memory for us to read", vec![frame(OPENED, &[1; 32])]),
+        ("that it has forgotten what it was not told", vec![frame(FORGOTTEN, &[])]),
     ];
     let raw = Raw::new(&scene.devices.client);
     for (case, frames) in cases {
@@ -251,7 +253,7 @@ fn answers_that_the_protocol_does_not_allow_fail_the_call_and_end_the_connection
     let small = 1000;
     let mut damaged = reply(1, 0).encode();
     damaged[30] ^= 1;
-    let cases: [(&str, usize, Vec<u8>); 9] = [
+    let cases: [(&str, usize, Vec<u8>); 11] = [
         ("an answer that leaves its key in use", ASKED, written(reply(1, ASKED as u32))),
         ("one without payload that does", ASKED, frame(REPLY, &reply(1, 0).encode())),
         ("written where nothing was offered", small, written(reply(1, small as u32))),
@@ -261,6 +263,8 @@ fn answers_that_the_protocol_does_not_allow_fail_the_call_and_end_the_connection
         ("a damaged header", small, frame(REPLY, &damaged)),
         ("a request", small, frame(REQUEST, &honest(1, 100))),
         ("more than it says", small, frame(REPLY, &[&reply(1, 0).encode()[..], &[1]].concat())),
+        ("memory to read for who did not ask for that", small, frame(OPENED, &[1; 32])),
+        ("and that it is to be forgotten", small, frame(FORGET, &[])),
     ];
     for (case, length, answer) in cases {
         let (result, mut pair) = client.read_answered(length, |pair, _| pair.send(&answer, Post::default()));

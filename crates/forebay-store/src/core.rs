@@ -19,6 +19,7 @@ use crate::index::{Index, Runs, covered, covers, put_in, take_out};
 use crate::queue::DiskQueue;
 use crate::residents::{Residents, Terms};
 use crate::run::{DiskRun, Held as _, IN_INDEX, MemoryRun, Run};
+use crate::seal_queue::SealQueue;
 use crate::verify::Verify;
 use crate::{Account, Eviction, Keep, ServeMode, StoreOptions};
 
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) serve: ServeMode,
     pub(crate) verify: Verify,
+    /// Runs that clients are to read by themselves. `None`: they may read none.
+    pub(crate) to_seal: Option<SealQueue>,
     pub(crate) eviction: Eviction,
     pub(crate) high_watermark: u8,
     pub(crate) low_watermark: u8,
@@ -61,7 +64,7 @@ pub(crate) struct Counters {
 }
 
 impl Core {
-    pub(crate) fn new(options: StoreOptions, slabs: Vec<Slab>, queue: DiskQueue) -> Self {
+    pub(crate) fn new(options: StoreOptions, slabs: Vec<Slab>, queue: DiskQueue, to_seal: Option<SealQueue>) -> Self {
         let frames = options.memory.capacity().as_u64() / FRAME_SIZE as u64;
         Self {
             pool: options.memory,
@@ -76,6 +79,7 @@ impl Core {
             counters: Counters::default(),
             serve: options.serve,
             verify: Verify::new(options.verify_reads, options.verify_interval),
+            to_seal,
             eviction: options.eviction,
             high_watermark: options.high_watermark,
             low_watermark: options.low_watermark,
@@ -121,7 +125,8 @@ impl Core {
         from: Option<&DiskRun>,
     ) -> Option<Arc<MemoryRun>> {
         let key = run.key;
-        let copy = Arc::new(MemoryRun::new(run, bytes));
+        let copy = MemoryRun::new(run, bytes);
+        let copy = Arc::new(if self.to_seal.is_some() { copy.to_be_sealed() } else { copy });
         let quota = self.quota(keep.account);
         let (held, gone, _replaced) = self.index.change(&key, |runs| {
             let was_removed = from.is_some_and(|from| from.removed.load(Ordering::Relaxed));
@@ -138,6 +143,7 @@ impl Core {
             put_in(&mut runs.memory, Arc::clone(&copy));
             for old in &replaced {
                 old.removed.store(true, Ordering::Release);
+                old.end_seal();
             }
             (true, gone, replaced)
         });
@@ -268,6 +274,7 @@ impl Core {
     /// Takes out of the index a run that has left memory's residents.
     pub(crate) fn unlink_from_memory(&self, copy: &Arc<MemoryRun>) {
         let key = &copy.run.key;
+        copy.end_seal();
         self.index.change(key, |runs| {
             if take_out(&mut runs.memory, copy) {
                 copy.left_at.store(self.index.removals(key), Ordering::Release);
@@ -331,6 +338,7 @@ impl Core {
         let (runs, leftovers) = self.index.clear(key, |runs| {
             for copy in &runs.memory {
                 copy.removed.store(true, Ordering::Release);
+                copy.end_seal();
                 self.memory.remove(copy);
             }
             for copy in &runs.disk {

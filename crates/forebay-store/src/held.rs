@@ -76,8 +76,9 @@ fn held_of(runs: &Runs) -> Vec<HeldRun> {
 pub(crate) fn scrub(core: &Core, key: &BlockKey) {
     let Some(runs) = core.index.runs(key) else { return };
     for copy in &runs.memory {
-        if let Err(sector) = copy.run.check(copy.run.sectors.start, &copy.bytes) {
-            core.drop_corrupt(copy, sector);
+        match copy.run.check(copy.run.sectors.start, &copy.bytes) {
+            Ok(()) => copy.renew_seal(),
+            Err(sector) => core.drop_corrupt(copy, sector),
         }
     }
 }

@@ -14,6 +14,7 @@
 //! * `sieve.rs`, `place.rs`, `residents.rs`, `evict.rs`: what goes when room is needed, always ahead of need, never inside a read;
 //! * `verify.rs`: when a hit in memory is checked;
 //! * `adopted.rs`: blocks that lie in memory of others, and what is given up because it is elsewhere;
+//! * `sealing.rs`, `seal_queue.rs`, `sealer.rs`: which runs clients may read by themselves, and where they lie;
 //! * `keep.rs`: priorities, pins and accounts, by which some go before others;
 //! * `held.rs`: going through all that is held, and checking it;
 //! * `queue.rs`, `writer.rs`: how runs get from memory to disk without a read ever waiting for it;
@@ -48,6 +49,9 @@ mod queue;
 mod read;
 mod residents;
 mod run;
+mod seal_queue;
+mod sealer;
+mod sealing;
 mod shown;
 mod sieve;
 mod slice;

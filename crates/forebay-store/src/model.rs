@@ -119,7 +119,7 @@ impl Rig {
         let slabs = (0..disks).map(|number| Slab::over(number, Arc::new(Disk::default()), dir.path(), 2).unwrap());
         let (queue, jobs) = DiskQueue::new(disks, size);
         let options = StoreOptions { alloc_deadline: Duration::MAX, ..StoreOptions::in_memory(memory) };
-        let core = Arc::new(Core::new(options, slabs.collect(), queue));
+        let core = Arc::new(Core::new(options, slabs.collect(), queue, None));
         let writer = jobs.into_iter().next().map(|mut jobs| {
             let core = Arc::clone(&core);
             spawn(async move {

@@ -44,7 +44,7 @@ pub enum Prewarm {
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Where the memory tier's runs live, and scratch memory comes from. Clones of one pool are one pool; a pool is
-    /// best used by one store, whose eviction answers its pressure.
+    /// best used by one store, whose eviction answers its pressure. If it has a board, peers may read runs by themselves.
     pub memory: Pool,
     /// The slab directories; none makes a store of memory alone.
     pub disks: Vec<DiskOptions>,

@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use crate::Keep;
 use crate::disk::DiskExtent;
 use crate::place::Place;
+use crate::sealing::Sealing;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::verify::checked::Checked;
 
@@ -137,6 +138,8 @@ pub(crate) struct MemoryRun {
     /// How often something of its share of the index had been removed when eviction took it out; [`IN_INDEX`] before that.
     /// A removal does not find a copy that is on its way to the disk after its eviction; so the copy finds the removal.
     pub(crate) left_at: AtomicU64,
+    /// Whether clients may read it by themselves. `None`: none may, of any run.
+    pub(crate) sealing: Option<Box<Sealing>>,
 }
 
 /// See [`MemoryRun::left_at`].
@@ -152,6 +155,26 @@ impl MemoryRun {
             queued: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             left_at: AtomicU64::new(IN_INDEX),
+            sealing: None,
+        }
+    }
+
+    /// The same of a store that lets clients read it.
+    pub(crate) fn to_be_sealed(self) -> Self {
+        Self { sealing: Some(Box::default()), ..self }
+    }
+
+    /// Somebody found something wrong, and its bytes are right.
+    pub(crate) fn renew_seal(&self) {
+        if let Some(sealing) = &self.sealing {
+            sealing.renew();
+        }
+    }
+
+    /// It has left the index: nobody reads it by itself any more.
+    pub(crate) fn end_seal(&self) {
+        if let Some(sealing) = &self.sealing {
+            sealing.end();
         }
     }
 
@@ -172,7 +195,8 @@ impl MemoryRun {
 
     /// Whether anything but the index looks at its extent, so that evicting it would not give back memory now.
     pub(crate) fn has_readers(&self) -> bool {
-        self.bytes.views() > 1
+        let of_seal = self.sealing.as_ref().map_or(0, |sealing| usize::from(sealing.is_sealed()));
+        self.bytes.views() > 1 + of_seal
     }
 }
 

@@ -1,10 +1,11 @@
 //! What of a store is shown to a reader. It is judged where the bytes are found, so that judging costs no look of its own.
 
 use forebay_memory::{Span, Spans};
+use forebay_one_sided::Location;
 use forebay_types::{BlockKey, SectorChecksums};
 
 use crate::core::Core;
-use crate::read;
+use crate::{read, sealer};
 
 /// See [`Store::shown`](crate::Store::shown).
 #[derive(Clone, Copy)]
@@ -35,5 +36,12 @@ impl<F: Fn(Option<u32>) -> bool> Shown<'_, F> {
     #[must_use]
     pub fn try_read_checksummed(&self, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorChecksums)> {
         read::try_read_checksummed(self.core, key, offset, length, &self.admits)
+    }
+
+    /// Where the bytes lie, if one run in memory has them all and they may be read there. A run that is asked for often enough
+    /// is made ready for that, soon after.
+    #[must_use]
+    pub fn locate(&self, key: &BlockKey, offset: u32, length: u32) -> Option<Location> {
+        sealer::locate(self.core, key, offset, length, &self.admits)
     }
 }

@@ -1,13 +1,13 @@
 //! The store: its verbs, and the owner of its tasks.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use forebay_locks::Mutex;
 use forebay_memory::{Pool, Span, SpanMut, Spans};
 use forebay_types::{BlockKey, ByteSize, FileId, SectorChecksums, SectorRange};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -16,11 +16,12 @@ use crate::coverage::Coverage;
 use crate::disk::Slab;
 use crate::queue::{DiskQueue, Job};
 use crate::read::Patience;
-use crate::run::{DiskRun, Run};
+use crate::run::{DiskRun, MemoryRun, Run};
+use crate::seal_queue::SealQueue;
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
     Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, adopted,
-    evict, held, read, slice, writer,
+    evict, held, read, sealer, slice, writer,
 };
 
 /// The part of memory that shows that it is going to be filled.
@@ -64,7 +65,8 @@ impl Store {
         let (slabs, found): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let (queue, ends) = DiskQueue::new(slabs.len(), options.disk_queue);
         let prewarm = options.prewarm;
-        let core = Arc::new(Core::new(options, slabs, queue));
+        let (to_seal, wanted) = options.memory.board().cloned().map(SealQueue::new).unzip();
+        let core = Arc::new(Core::new(options, slabs, queue, to_seal));
         for (copy, keep) in found.into_iter().flatten() {
             let extent = Arc::clone(&copy.extent);
             if !core.hold_on_disk(copy, keep, || true) {
@@ -73,7 +75,7 @@ impl Store {
             }
         }
         core.need_room.notify_one();
-        let tasks = Arc::new(Tasks::start(&core, ends, prewarm));
+        let tasks = Arc::new(Tasks::start(&core, ends, wanted, prewarm));
         Self { tasks, core }
     }
 
@@ -410,7 +412,12 @@ impl Store {
 }
 
 impl Tasks {
-    fn start(core: &Arc<Core>, ends: Vec<UnboundedReceiver<Job>>, prewarm: Prewarm) -> Self {
+    fn start(
+        core: &Arc<Core>,
+        ends: Vec<UnboundedReceiver<Job>>,
+        wanted: Option<Receiver<Weak<MemoryRun>>>,
+        prewarm: Prewarm,
+    ) -> Self {
         let stop = CancellationToken::new();
         let mut handles = vec![
             tokio::spawn(evict::run(Arc::clone(core), stop.clone())),
@@ -418,6 +425,9 @@ impl Tasks {
         ];
         for (disk, end) in ends.into_iter().enumerate() {
             handles.push(tokio::spawn(writer::run(Arc::clone(core), disk, end, stop.clone())));
+        }
+        if let Some(wanted) = wanted {
+            handles.push(tokio::spawn(sealer::run(Arc::clone(core), wanted, stop.clone())));
         }
         if prewarm != Prewarm::AsFilled {
             let from = if prewarm == Prewarm::AtStart { 0 } else { core.pool.capacity().as_u64() / USED_PART };

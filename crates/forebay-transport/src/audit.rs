@@ -53,6 +53,12 @@ impl ConnectionAudit {
         self.record(op.name(), subject, AuditOutcome::Refused(why.message()));
     }
 
+    /// Whether such requests are recorded where they are permitted.
+    #[must_use]
+    pub fn records(&self, op: Op) -> bool {
+        is_recorded(self.auditing.events, op)
+    }
+
     /// `request` is permitted. `None`: such ones are not recorded, and it cost a comparison to know.
     #[must_use]
     pub fn begin(self: &Arc<Self>, request: &Request) -> Option<Box<PendingRecord>> {

@@ -25,6 +25,7 @@ pub mod fake;
 mod file_slice;
 mod limits;
 mod local;
+pub mod located;
 mod look;
 pub mod message;
 mod op;

@@ -115,6 +115,9 @@ impl Flags {
     /// Ask no other worker for what is not cached, but the origin: one of those that would be asked keeps the caller waiting.
     /// A worker that does not know this asks them, and answers later.
     pub const UNAIDED: Self = Self(32);
+    /// The caller can read the worker's memory by itself: tell where the bytes lie, if they are in it. A worker that does not know
+    /// this, or does not tell, answers as ever.
+    pub const LOCATE: Self = Self(64);
 
     /// All bits of both.
     #[must_use]
@@ -126,5 +129,27 @@ impl Flags {
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flag_is_a_bit_of_its_own() {
+        const ALL: [Flags; 7] = [
+            Flags::REVALIDATE,
+            Flags::CHECKSUMS,
+            Flags::SCRUB,
+            Flags::CACHED,
+            Flags::BELOW,
+            Flags::UNAIDED,
+            Flags::LOCATE,
+        ];
+        assert!(ALL.iter().all(|flag| flag.0.is_power_of_two()));
+        let together = ALL.iter().fold(Flags::default(), |all, flag| all.and(*flag));
+        assert_eq!(together.0.count_ones() as usize, ALL.len());
+        assert!(ALL.iter().all(|flag| together.contains(*flag)));
     }
 }

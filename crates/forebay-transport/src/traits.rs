@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use forebay_memory::{SpanMut, Spans};
+use forebay_one_sided::Location;
 use forebay_types::{BlockKey, Failure};
 
 use crate::caller::Caller;
@@ -124,6 +125,18 @@ pub trait Service: Send + Sync + 'static {
     /// Whether `caller` may read all that is cached. Who is shown the memory itself sees all of it, whatever it asks for.
     fn shows_all(&self, _caller: &Caller) -> bool {
         true
+    }
+
+    /// Counts the changes of what is shown: of mounts and of who may use them. Whoever was shown memory before the last of them is
+    /// asked to forget it.
+    fn shown_number(&self) -> u64 {
+        0
+    }
+
+    /// Where the bytes of a read lie that was just answered from memory, for a caller that [may see all](Service::shows_all) and can read
+    /// them there. What is asked for often enough is made ready to be told; without waiting for that.
+    fn locate(&self, _request: &Request) -> Option<Location> {
+        None
     }
 
     /// Answers at once, without waiting, or not at all: the hot path of a hit.

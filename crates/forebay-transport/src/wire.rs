@@ -14,13 +14,15 @@
 //! request  0 magic u16 │ 2 op u8 │ 3 flags u8 │ 4 body length u32 │ 8 request id u64 │ 16 file id [16]
 //!          32 block index u64 │ 40 offset u32 │ 44 length u32 │ 48 deadline ms u32 │ 52 tag u64 │ 60 crc u32
 //! reply    0 magic u16 │ 2 status u16 │ 4 body length u32 │ 8 request id u64 │ 16 payload length u32
-//!          20 from memory u32 │ 24 from disk u32 │ 28 from origin u32 │ 32 zero [20] │ 52 tag u64 │ 60 crc u32
+//!          20 from memory u32 │ 24 from disk u32 │ 28 from origin u32 │ 32 location [20] │ 52 tag u64 │ 60 crc u32
 //! hello    0 magic [8] │ 8 protocol u16 │ 10 zero [6] │ 16 cluster [48] │ 64 version [32] │ 96 block size u32
 //!          100 zero [24] │ 124 crc u32
 //! ```
 //!
 //! The tag is zero but where whatever carries a message lets its sender say which connection it belongs to, as UCX does: then
 //! it shows that the sender knows that connection's secret ([`set_tag`]).
+//!
+//! The location of a reply is zero but where its receiver asked for one and can use it ([`crate::located`]).
 
 use std::time::Duration;
 
@@ -333,7 +335,8 @@ fn limited(what: &'static str, length: u32, limit: u32) -> Result<u32, WireError
     if length <= limit { Ok(length) } else { Err(WireError::Length { what, length, limit }) }
 }
 
-fn seal<const N: usize>(bytes: &mut [u8; N]) {
+/// Writes the checksum of a header, or of a hello, behind it.
+pub(crate) fn seal<const N: usize>(bytes: &mut [u8; N]) {
     let crc = crc32c(&bytes[..N - 4]);
     bytes[N - 4..].copy_from_slice(&crc.to_le_bytes());
 }

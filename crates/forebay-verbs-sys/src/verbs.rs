@@ -10,6 +10,8 @@ pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
 pub const IBV_ACCESS_LOCAL_WRITE: c_uint = 1;
 /// So may peers that have its key.
 pub const IBV_ACCESS_REMOTE_WRITE: c_uint = 1 << 1;
+/// Peers that have its key may read it.
+pub const IBV_ACCESS_REMOTE_READ: c_uint = 1 << 2;
 /// Windows may be bound to it.
 pub const IBV_ACCESS_MW_BIND: c_uint = 1 << 4;
 /// A window that is bound by a work request (`ibv_mw_type`).
@@ -24,10 +26,14 @@ pub const IBV_QP_STATE: c_int = 1;
 pub const IBV_WR_RDMA_WRITE: c_uint = 0;
 /// Send a message.
 pub const IBV_WR_SEND: c_uint = 2;
+/// Read the peer's memory.
+pub const IBV_WR_RDMA_READ: c_uint = 4;
 /// Bind a window of type 2.
 pub const IBV_WR_BIND_MW: c_uint = 8;
 /// Send a message that ends the use of a key of the receiver's.
 pub const IBV_WR_SEND_WITH_INV: c_uint = 9;
+/// Begin when all reads before it have ended (`ibv_send_flags`).
+pub const IBV_SEND_FENCE: c_uint = 1;
 /// There is to be a completion also if the request succeeds (`ibv_send_flags`).
 pub const IBV_SEND_SIGNALED: c_uint = 1 << 1;
 /// The bytes are copied when the request is posted.

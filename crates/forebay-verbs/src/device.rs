@@ -48,6 +48,7 @@ pub struct Device {
     /// Entries of one completion queue.
     pub(crate) max_entries: usize,
     has_windows: bool,
+    is_iwarp: bool,
     /// The flag of a completion whose message has ended the use of a key.
     pub(crate) with_inv: c_uint,
 }
@@ -130,6 +131,7 @@ impl Device {
             max_requests: at_least_one(attributes.max_qp_wr),
             max_entries: at_least_one(attributes.max_cqe) as usize,
             has_windows: attributes.device_cap_flags & windows != 0,
+            is_iwarp: is_iwarp(name),
             with_inv: match attributes.vendor_id {
                 sys::RXE_VENDOR_ID => sys::IBV_WC_WITH_INV | sys::IB_WC_WITH_INVALIDATE,
                 _ => sys::IBV_WC_WITH_INV,
@@ -150,6 +152,19 @@ impl Device {
     pub fn check_windows(&self) -> Result<(), Error> {
         if self.has_windows { Ok(()) } else { Err(Error::NoWindows { device: self.name.clone() }) }
     }
+
+    /// Whether it reads the peer's memory ([`QueuePair::read`](crate::QueuePair::read)) into buffers that the peer may not
+    /// write to: over iWARP an answer to a read is a write of the peer's.
+    #[must_use]
+    pub fn reads_safely(&self) -> bool {
+        !self.is_iwarp
+    }
+}
+
+/// Whether a device is of the kind that the kernel numbers 4.
+fn is_iwarp(name: &str) -> bool {
+    let kind = std::fs::read_to_string(format!("/sys/class/infiniband/{name}/node_type"));
+    kind.is_ok_and(|kind| kind.starts_with("4:"))
 }
 
 impl Drop for Device {

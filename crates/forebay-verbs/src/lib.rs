@@ -11,6 +11,8 @@
 //! * Memory that the card may read or write is owned by the queue pair: from the call that posts it until the completion
 //!   that ends its use, until the peer has ended the use of its window's key, or until the queue pair was destroyed, after
 //!   which a card does nothing more for it (invariant 3). No timeout gives memory back.
+//! * Nothing that is registered may be read by peers but what a queue pair shows to its own ([`QueuePair::show`]): through windows,
+//!   too, that let nobody write.
 //! * Nothing that is registered may be written to by peers. They write through windows of type 2 alone, each of which is bound
 //!   to one buffer that waits, belongs to one queue pair, and has a new key each time.
 //! * A queue pair and what is of it stay in the thread that made them; devices, domains and registrations may be shared.
@@ -30,8 +32,10 @@ mod error;
 mod frames;
 mod queue_pair;
 mod readiness;
+mod reads;
 mod registration;
 mod requests;
+mod shown;
 mod windows;
 
 pub use cm::{Event, EventChannel, EventKind, Id};
@@ -41,5 +45,7 @@ pub use domain::Domain;
 pub use error::Error;
 pub use queue_pair::QueuePair;
 pub use readiness::Readiness;
+pub use reads::{Read, ReadDone};
 pub use registration::Registration;
-pub use requests::{Ended, Exposure, Handshake, Post, QueuePairOptions, Remote};
+pub use requests::{Ended, Exposure, Handshake, Post, QueuePairOptions, Reading, Remote};
+pub use shown::{ReadableBoard, Shown};

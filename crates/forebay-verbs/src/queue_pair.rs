@@ -21,9 +21,14 @@ use crate::completion::{Completion, CompletionQueue};
 use crate::domain::Region;
 use crate::error::{Error, by_errno, by_result, refused};
 use crate::frames::Frames;
+use crate::reads::{Reads, UnderWay};
 use crate::registration::Registration;
 use crate::requests::{Ended, Exposure, Handshake, Post, QueuePairOptions, Remote, message_request, parameters};
+use crate::shown::ShownWindows;
 use crate::windows::Windows;
+
+mod reading;
+mod receiving;
 
 /// The bit that tells a receive's number from a send's.
 const RECEIVE: u64 = 1 << 63;
@@ -41,6 +46,7 @@ struct Posted {
     last: u64,
     requests: u32,
     frame: Option<u32>,
+    read: Option<UnderWay>,
     // Before the spans that they are of.
     _regions: Regions,
     _spans: Spans,
@@ -50,9 +56,11 @@ struct Posted {
 struct Memory {
     // The windows before what they are bound to.
     windows: Windows,
+    shown: ShownWindows,
     posted: VecDeque<Posted>,
     receives: Frames,
     sends: Frames,
+    reads: Reads,
 }
 
 /// A connection, or what becomes one. Of the thread that made it.
@@ -115,9 +123,11 @@ impl QueuePair {
         }
         let memory = Memory {
             windows: Windows::new(domain, options.windows),
+            shown: ShownWindows::new(domain),
             posted: VecDeque::new(),
             receives: Frames::new(domain, receives, options.receive_length)?,
             sends: Frames::new(domain, options.frames, options.frame_length)?,
+            reads: Reads::new(domain, options.reads)?,
         };
         let max_pieces = MAX_PIECES.min(device.max_sge);
         let room = |inline| sys::ibv_qp_cap {
@@ -282,7 +292,7 @@ impl QueuePair {
     }
 
     fn post(&mut self, frame: u32, length: usize, post: Post) -> Result<(), Error> {
-        let Post { bind, write, invalidate, signalled } = post;
+        let Post { bind, shows, write, invalidate, signalled } = post;
         let (spans, remote) = write.unwrap_or_default();
         let (pieces, regions) = self.pieces_of(&spans)?;
         // The peer says where, and may say anything.
@@ -294,6 +304,9 @@ impl QueuePair {
         let mut requests: SmallVec<[sys::ibv_send_wr; 4]> = SmallVec::new();
         if let Some(window) = bind {
             requests.push(self.bind(window)?);
+        }
+        if let Some(window) = shows {
+            requests.push(self.memory.shown.request(window, &self.registration)?);
         }
         let mut at = remote.address;
         for pieces in pieces.chunks(self.pieces) {
@@ -329,7 +342,14 @@ impl QueuePair {
         }
         let kept = (!is_inline).then_some(frame);
         let last = self.next - 1;
-        self.memory.posted.push_back(Posted { last, requests: count, frame: kept, _regions: regions, _spans: spans });
+        self.memory.posted.push_back(Posted {
+            last,
+            requests: count,
+            frame: kept,
+            read: None,
+            _regions: regions,
+            _spans: spans,
+        });
         let mut failed = std::ptr::null_mut();
         // SAFETY: the pair is alive; the requests are linked, and name pieces that live until this returns, and memory that is
         // kept with them until they have ended: frames, spans and what is lent.
@@ -337,6 +357,9 @@ impl QueuePair {
         by_result("post a message", result)?;
         if let Some(window) = bind {
             self.memory.windows.bound(window);
+        }
+        if let Some(window) = shows {
+            self.memory.shown.bound(window);
         }
         if is_inline {
             self.free_frames.push(frame);
@@ -375,49 +398,6 @@ impl QueuePair {
         Ok((pieces, regions))
     }
 
-    /// The message of `length` bytes that lies in a receive. Empty while the card has that.
-    #[must_use]
-    pub fn message_in(&self, receive: u32, length: usize) -> &[u8] {
-        if self.with_card.get(receive as usize) != Some(&false) {
-            return &[];
-        }
-        let (place, capacity) = (self.memory.receives.at(receive), self.memory.receives.length());
-        // SAFETY: the card does not have the frame; it gets it again by a call that borrows `self` alone.
-        unsafe { std::slice::from_raw_parts(place.as_ptr(), length.min(capacity)) }
-    }
-
-    /// Gives a receive whose message was looked at to the card again. No effect on one that it has.
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: the connection is to be ended.
-    pub fn receive_again(&mut self, receive: u32) -> Result<(), Error> {
-        let Some(with_card) = self.with_card.get_mut(receive as usize).filter(|with_card| !**with_card) else {
-            return Ok(());
-        };
-        let receives = &self.memory.receives;
-        let mut piece = sys::ibv_sge {
-            addr: receives.at(receive).addr().get() as u64,
-            length: receives.length() as u32,
-            lkey: receives.lkey(),
-        };
-        let mut request = sys::ibv_recv_wr {
-            wr_id: RECEIVE | u64::from(receive),
-            next: std::ptr::null_mut(),
-            sg_list: &raw mut piece,
-            num_sge: 1,
-        };
-        let mut failed = std::ptr::null_mut();
-        *with_card = true;
-        self.invalidated[receive as usize] = None;
-        // SAFETY: the pair is alive; the request names a frame that nobody looks at while the card has it.
-        let result = unsafe { sys::ibv_post_recv(self.pair.as_ptr(), &raw mut request, &raw mut failed) };
-        if result != 0 {
-            // A list of one was not taken.
-            *with_card = false;
-        }
-        by_result("post a receive", result)
-    }
-
     /// A request of this pair has ended.
     pub fn ended(&mut self, completion: Completion) -> Ended {
         let entry = &completion.0;
@@ -431,7 +411,7 @@ impl QueuePair {
                     *with_card = false;
                 }
             }
-            None => self.ended_through(entry.wr_id),
+            None => self.ended_through(entry.wr_id, entry.status == sys::IBV_WC_SUCCESS),
         }
         if entry.status != sys::IBV_WC_SUCCESS {
             let is_news = !std::mem::replace(&mut self.is_broken, true) && entry.status != sys::IBV_WC_WR_FLUSH_ERR;
@@ -445,13 +425,16 @@ impl QueuePair {
         Ended::Received { receive, length: entry.byte_len as usize }
     }
 
-    /// All requests up to this number have ended.
-    fn ended_through(&mut self, number: u64) {
+    /// All requests up to this number have ended, and as they should, or the connection is broken.
+    fn ended_through(&mut self, number: u64, is_good: bool) {
         while self.memory.posted.front().is_some_and(|posted| posted.last <= number) {
             let Some(posted) = self.memory.posted.pop_front() else { break };
             self.room += posted.requests;
             self.finished += 1;
             self.free_frames.extend(posted.frame);
+            if let Some(read) = posted.read {
+                self.memory.reads.ended(read, is_good);
+            }
         }
     }
 

@@ -112,6 +112,20 @@ impl Registration {
         &self.domain
     }
 
+    /// The part that the byte `offset` of the pool lies in: where it begins in the pool, how many bytes it has, and its region.
+    /// `None` when it is not registered.
+    pub(crate) fn part_at(&self, offset: usize) -> Option<(usize, usize, &Region)> {
+        let index = offset / self.part;
+        let region = self.regions.get(index)?.get()?;
+        let start = index * self.part;
+        Some((start, self.part.min(self.length - start), region))
+    }
+
+    /// Where the pool begins.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
     /// The region that holds all of these bytes.
     pub(crate) fn region(&self, address: usize, length: usize) -> Option<&Region> {
         let index = part_of((self.base, self.part), address, length)?;

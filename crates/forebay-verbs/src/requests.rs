@@ -20,6 +20,20 @@ pub struct QueuePairOptions {
     pub inline: u32,
     /// Buffers that the peer may write to at once.
     pub windows: usize,
+    /// Reads of the peer's memory that may be under way.
+    pub reads: u32,
+}
+
+/// Which end of a connection reads the other one's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reading {
+    /// Neither.
+    #[default]
+    None,
+    /// This one.
+    Ours,
+    /// The peer, as far as it is shown some.
+    Theirs,
 }
 
 /// What both ends say when they connect.
@@ -31,6 +45,8 @@ pub struct Handshake<'a> {
     pub retries: u8,
     /// How often a message is for which the peer had no receive; 7 is for ever.
     pub receiver_not_ready_retries: u8,
+    /// Who reads.
+    pub reading: Reading,
 }
 
 /// Memory at the peer that it has exposed.
@@ -56,6 +72,8 @@ pub struct Exposure {
 pub struct Post {
     /// The window is bound before.
     pub bind: Option<usize>,
+    /// This one is, through which the peer may read ([`Shown`](crate::Shown)).
+    pub shows: Option<usize>,
     /// The bytes are written to the peer's memory before.
     pub write: Option<(Spans, Remote)>,
     /// The use of this key of the peer's ends when it gets the message.
@@ -82,13 +100,14 @@ pub enum Ended {
     Flushed,
 }
 
-/// Without reads: neither end lets the other read its memory.
+/// As many reads as the card can have under way, at the end that reads, and none at the other one.
 pub(crate) fn parameters(handshake: Handshake<'_>) -> sys::rdma_conn_param {
+    let most_if = |reading| if handshake.reading == reading { u8::MAX } else { 0 };
     sys::rdma_conn_param {
         private_data: handshake.private_data.as_ptr().cast(),
         private_data_len: handshake.private_data.len().min(usize::from(u8::MAX)) as u8,
-        responder_resources: 0,
-        initiator_depth: 0,
+        responder_resources: most_if(Reading::Theirs),
+        initiator_depth: most_if(Reading::Ours),
         flow_control: 1,
         retry_count: handshake.retries.min(7),
         rnr_retry_count: handshake.receiver_not_ready_retries.min(7),

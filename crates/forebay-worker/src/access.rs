@@ -26,6 +26,10 @@ pub(crate) struct Access {
     open: BitSet,
     /// Access lists, each with the label of the origin that it lets read, in the order of the labels.
     lists: Vec<(u32, Arc<AccessList>)>,
+    /// Those of the origins that a list was ever about: also of one that is not mounted any more, of which some may be cached.
+    listed: BitSet,
+    /// Whether one of these is not mounted any more.
+    hides: bool,
     /// Counts the changes, up to the greatest number: what callers remember is of one epoch.
     epoch: u32,
 }
@@ -46,7 +50,11 @@ impl Access {
             }
         }
         lists.sort_by_key(|(label, _)| *label);
-        Self { labels: Arc::new(labels), mounted, open, lists, epoch: before.epoch.saturating_add(1) }
+        let mut listed = before.listed.clone();
+        lists.iter().for_each(|(label, _)| listed.insert(*label));
+        let hides = labels.values().any(|label| listed.contains(*label) && !mounted.contains(*label));
+        let epoch = before.epoch.saturating_add(1);
+        Self { labels: Arc::new(labels), mounted, open, lists, listed, hides, epoch }
     }
 
     /// Another one than that of the tables before.
@@ -86,9 +94,10 @@ impl Access {
         known.unwrap_or_else(|| proved.work_out(label, self.epoch, |label| self.lets_read(caller, label)))
     }
 
-    /// Whether `caller` may read what is cached of every origin that is mounted.
+    /// Whether `caller` may read whatever is cached. What is left in the cache of a mount that had an access list and was
+    /// removed is nobody's, so then this is for the cluster's own alone until the worker starts again.
     pub(crate) fn shows_all(&self, caller: &Caller) -> bool {
-        self.lists.iter().all(|(label, _)| self.lets_read(caller, *label))
+        caller.is_of_cluster() || (!self.hides && self.lists.iter().all(|(label, _)| self.lets_read(caller, *label)))
     }
 
     /// The same as [`Self::may_read`], by the lists as they are.
@@ -221,6 +230,16 @@ mod tests {
         ] {
             assert_eq!(listed.shows_all(caller), shown, "{caller}");
         }
+        // What was for some alone is in the cache still when its mount is gone.
+        let removed = Access::of(&namespace(&mounts[..1], &[]), &listed);
+        for caller in [&team, &other, &Caller::Unproved] {
+            assert!(!removed.shows_all(caller), "{caller}");
+        }
+        assert!(removed.shows_all(&Caller::Local) && removed.shows_all(&proved(Role::Worker, "w")));
+        let again = Access::of(&namespace(&mounts, &[("/b", &["team-b"])]), &removed);
+        assert_eq!([&team, &other].map(|caller| again.shows_all(caller)), [true, false]);
+        let unlisted = Access::of(&namespace(&mounts, &[]), &removed);
+        assert!(unlisted.shows_all(&other), "now it is for all");
     }
 
     #[test]

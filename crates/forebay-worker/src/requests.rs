@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use forebay_engine::Keeping;
 use forebay_memory::Spans;
+use forebay_one_sided::Location;
 use forebay_store::Keep;
 use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
 use forebay_transport::{Caller, FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
@@ -87,8 +88,8 @@ impl Worker {
         Ok((response, served))
     }
 
-    /// What is held, for another worker: nothing is fetched and nothing waited for, so workers that ask one another
-    /// cannot wait in a circle. What may not be shown is as good as not held.
+    /// What is held, for another worker, or for a client that has divided a read among its cards: nothing is fetched and nothing
+    /// waited for, so workers that ask one another cannot wait in a circle. What may not be shown is as good as not held.
     async fn read_cached(&self, request: &Request) -> Result<Response, Failure> {
         let Request { block, offset, length, .. } = *request;
         let stored = match self.admit(request) {
@@ -99,6 +100,9 @@ impl Worker {
             let message = format!("{length} bytes at {offset} of block {block} are not cached");
             return Err(Failure::new(FailureKind::NotCached, message));
         };
+        if !request.caller.is_worker() {
+            self.heat.note(&block, length);
+        }
         let provenance = Provenance { memory: stored.from_memory, disk: stored.from_disk, ..Provenance::default() };
         let checksums =
             request.flags.contains(Flags::CHECKSUMS).then(|| self.store().checksums(&block, offset, length)).flatten();
@@ -265,6 +269,19 @@ fn counted(response: Response) -> (Response, Served) {
 impl Service for Worker {
     fn shows_all(&self, caller: &Caller) -> bool {
         self.scopes.current().shows_all(caller)
+    }
+
+    fn shown_number(&self) -> u64 {
+        self.scopes.current().shown_number()
+    }
+
+    fn locate(&self, request: &Request) -> Option<Location> {
+        // Before it is known what is mounted, no access list is known, either, and so not who may see all.
+        let scope = self.scopes.current();
+        if scope.namespace.lacks() && scope.namespace.is_guarded() {
+            return None;
+        }
+        self.shown_to(&request.caller).locate(&request.block, request.offset, request.length)
     }
 
     fn try_handle(&self, request: &Request) -> Option<Response> {

@@ -125,6 +125,12 @@ impl Scope {
         self.access.shows_all(caller)
     }
 
+    /// Counts the changes of what is mounted and who may use it. How it is cached does not count: policies of hot files come
+    /// and go.
+    pub(crate) fn shown_number(&self) -> u64 {
+        self.access.epoch().into()
+    }
+
     /// Whether `caller` may read `file`, of the origin with this URL.
     ///
     /// # Errors [`FailureKind::PermissionDenied`](forebay_types::FailureKind::PermissionDenied), and what a file fails
@@ -285,8 +291,12 @@ mod tests {
         let skipped = CachePolicy { skip_cache: Some(true), ..CachePolicy::default() };
         scopes.set_policies(PolicyTable::new([(path("/s3"), skipped)]));
         assert_eq!(rules(), FileRules { keeping: Keeping::Not, replicas: 1 });
+        let shown = scopes.current().shown_number();
+        scopes.set_policies(PolicyTable::default());
+        assert_eq!(scopes.current().shown_number(), shown, "nobody sees more or less for that");
         scopes.set_namespace(Namespace::default());
         assert_eq!(rules(), FileRules::default(), "it shows nowhere");
+        assert_ne!(scopes.current().shown_number(), shown);
     }
 
     /// Real threads: hits of one open connection, while the list of the mount changes.

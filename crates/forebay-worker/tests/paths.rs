@@ -96,7 +96,7 @@ impl Scene {
         let worker = Arc::new(Worker::new(store().await, namespace, options)) as Arc<dyn Service>;
         let fake = |name: &str| Arc::new(FakeTransport::new(name, Arc::clone(&worker)));
         let (cards, tcp) = ([fake("card0"), fake("card1")], fake("tcp"));
-        let path = |kind, name: &str, link| Path { kind, name: name.to_owned(), link };
+        let path = |kind, name: &str, link| Path { kind, name: name.to_owned(), link, card: None };
         let card = |card| Arc::new(Card(Arc::clone(card))) as Arc<dyn Transport>;
         let paths = vec![
             path(PathKind::Rdma, "mlx5_0:1", card(&cards[0])),
@@ -105,7 +105,7 @@ impl Scene {
         ];
         let policy = PathPolicy { fallback, retry_after: RETRY, silence: SILENCE };
         let stats = Arc::new(PathStats::default());
-        let options = PathOptions { policy, operation_timeout: OPERATION };
+        let options = PathOptions { policy, operation_timeout: OPERATION, striping: None };
         let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats), TaskTracker::new());
         let backoff = Backoff { initial: SECOND, max: 30 * SECOND };
         let options = ClientOptions { backoff, request_timeout: 60 * SECOND, ..ClientOptions::default() };

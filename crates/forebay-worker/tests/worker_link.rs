@@ -36,7 +36,7 @@ struct Fakes {
 impl Fakes {
     fn path(&self, address: &PathAddress) -> Path {
         let link = Arc::clone(&self.links[usize::from(address.port)]) as Arc<dyn Transport>;
-        Path { name: address.card.clone(), kind: PathKind::Rdma, link }
+        Path { name: address.card.clone(), kind: PathKind::Rdma, link, card: None }
     }
 }
 
@@ -72,7 +72,7 @@ impl Scene {
         let tcp = fake("worker:29999");
         let fakes = Arc::new(Fakes { links: [fake("0"), fake("1"), fake("2")] });
         let policy = PathPolicy { fallback, retry_after: RETRY, silence: 2 * SECOND };
-        let options = PathOptions { policy, operation_timeout: 5 * SECOND };
+        let options = PathOptions { policy, operation_timeout: 5 * SECOND, striping: None };
         let stats = Arc::new(PathStats::default());
         let maker = Arc::clone(&fakes) as Arc<dyn PathMaker>;
         let link = WorkerLink::new(Arc::clone(&tcp) as Arc<dyn Transport>, maker, options, Arc::clone(&stats));

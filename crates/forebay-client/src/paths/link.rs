@@ -21,8 +21,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
 use super::selector::{Fallback, PathKind, PathPolicy, PathSelector};
+use super::shared::{Path, PathOptions};
 use super::stats::{PathStats, WorkerReport};
-use super::transport::{PROBE_PATIENCE, Path, PathOptions, PathsTransport, is_for_tcp};
+use super::transport::{PROBE_PATIENCE, PathsTransport, is_for_tcp};
 
 /// The paths over RDMA to a worker.
 pub struct WorkerPaths {
@@ -192,14 +193,14 @@ impl WorkerLinkShared {
         let has_rdma = data.as_ref().is_ok_and(|paths| !paths.is_empty()) || !metadata.is_empty();
         let data = match old.filter(|old| old.offered.has_data_of(&offered)) {
             Some(old) => Arc::clone(&old.data),
-            None => self.transport(data, self.options, old.map(|old| &*old.data)),
+            None => self.transport(data, self.options.clone(), old.map(|old| &*old.data)),
         };
         // Attributes are never worth an error.
         let policy = PathPolicy { fallback: Fallback::Auto, ..self.options.policy };
         let metadata = match old.filter(|old| old.offered.has_metadata_of(&offered)) {
             Some(old) => Arc::clone(&old.metadata),
             None => {
-                let options = PathOptions { policy, ..self.options };
+                let options = PathOptions { policy, striping: None, ..self.options.clone() };
                 self.transport(Ok(metadata), options, old.map(|old| &*old.metadata))
             }
         };
@@ -216,7 +217,7 @@ impl WorkerLinkShared {
             Ok(paths) => (paths, None),
             Err(reason) => (Vec::new(), Some(reason)),
         };
-        paths.push(Path { name: "tcp".to_owned(), kind: PathKind::Tcp, link: Arc::clone(&self.tcp) });
+        paths.push(Path { name: "tcp".to_owned(), kind: PathKind::Tcp, link: Arc::clone(&self.tcp), card: None });
         let mut selector = PathSelector::new(options.policy, paths.iter().map(|path| path.kind));
         if let Some(reason) = without {
             selector = selector.without_because(reason);
@@ -226,8 +227,7 @@ impl WorkerLinkShared {
         }
         let (worker, stats) = (self.tcp.peer().to_owned(), Arc::clone(&self.stats));
         let (tasks, fallen) = (self.tasks.clone(), Arc::clone(&self.fallen));
-        let timeout = options.operation_timeout;
-        Arc::new(PathsTransport::with_selector(worker, paths, selector, timeout, stats, tasks, fallen))
+        Arc::new(PathsTransport::with_selector(worker, paths, selector, options, stats, tasks, fallen))
     }
 
     /// New paths, if they have changed.

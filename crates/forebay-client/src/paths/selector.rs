@@ -1,18 +1,22 @@
 //! Over which path a request goes: a state machine for one worker. Pure: it is told the time and what happened.
 //!
-//! A worker may be reached over RDMA, by one path for each network card, and over TCP. While any RDMA path is up, requests
-//! go there, to a random one of those with the fewest requests under way; a request is never split. A path that fails is
-//! left out, and probed after `retry_after`, whether or not there are requests. With none left, the policy says whether TCP
-//! takes over ([`Fallback::Auto`]) or requests fail with the reason ([`Fallback::Never`]), so that they go to another
-//! replica. A request that would fail while a probe is under way waits for what that finds. TCP is the last path: it is never
-//! left out here, for then the worker as a whole is, by its health.
+//! A worker may be reached over RDMA, by one path for each network card, and over TCP. While any RDMA path is up,
+//! requests go there, to a random one of those with the fewest requests under way. Where reads are striped
+//! ([`PathLoads`]), they go to the one that is done first, by bytes under way and bandwidth, and large reads are
+//! divided among several. A path that fails is left out, and probed after `retry_after`, whether or not there are
+//! requests. With none left, the policy says whether TCP takes over ([`Fallback::Auto`]) or requests fail with the
+//! reason ([`Fallback::Never`]), so that they go to another replica. A request that would fail while a probe is under
+//! way waits for what that finds. TCP is the last path: it is never left out here, for then the worker as a whole is,
+//! by its health.
 //!
-//! A link finds out by itself that it is dead, after a while of silence. What makes one card silent, a switch or the worker's
-//! host, often makes all of them: so when one of several is silent, all are asked at once whether they live, and those that do
-//! not answer are passed over while there is another way. A request then waits for one link to be found dead, not for each
-//! of them in turn.
+//! A link finds out by itself that it is dead, after a while of silence. What makes one card silent, a switch or the
+//! worker's host, often makes all of them: so when one of several is silent, all are asked at once whether they live,
+//! and those that do not answer are passed over while there is another way. A request then waits for one link to be
+//! found dead, not for each of them in turn.
 
 use std::time::{Duration, Instant};
+
+use super::striping::{Division, PathLoads};
 
 /// What to do when no RDMA path is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +43,8 @@ pub struct PathPolicy {
     pub fallback: Fallback,
     /// How long after its failure a path is probed, and again after each probe that failed, while TCP takes its place.
     pub retry_after: Duration,
-    /// How long none of the requests over one of several cards may be answered until all cards are asked whether they live,
-    /// and how long they may take to answer that before others are preferred.
+    /// How long none of the requests over one of several cards may be answered until all cards are asked whether they
+    /// live, and how long they may take to answer that before others are preferred.
     pub silence: Duration,
 }
 
@@ -154,6 +158,8 @@ pub struct PathSelector {
     paths: Vec<Path>,
     /// Whether there are several RDMA paths.
     has_several: bool,
+    /// How busy and how fast the paths are, where there are several and reads are striped.
+    loads: Option<PathLoads>,
     /// Whether a task looks when it is time.
     watched: bool,
     /// Why there are no RDMA paths, if there are none.
@@ -167,7 +173,21 @@ impl PathSelector {
         let path = |kind| Path { kind, in_flight: 0, heard: None, suspicion: None, down: None };
         let paths: Vec<_> = kinds.into_iter().map(path).collect();
         let has_several = paths.iter().filter(|path| path.is_rdma()).count() > 1;
-        Self { policy, paths, has_several, watched: false, without: "the worker offers no RDMA".to_owned() }
+        let without = "the worker offers no RDMA".to_owned();
+        Self { policy, paths, has_several, loads: None, watched: false, without }
+    }
+
+    /// The same, whose reads are striped if there are several RDMA paths. Each is over a card next to one of these NUMA
+    /// nodes.
+    #[must_use]
+    pub(super) fn striping(mut self, nodes: impl IntoIterator<Item = Option<u32>>) -> Self {
+        self.loads = self.has_several.then(|| PathLoads::new(nodes));
+        self
+    }
+
+    /// How busy and how fast the paths are; none where reads are not striped.
+    pub(super) fn loads(&mut self) -> Option<&mut PathLoads> {
+        self.loads.as_mut()
     }
 
     /// The same, with the reason why there are no RDMA paths.
@@ -189,22 +209,76 @@ impl PathSelector {
 
     /// The path for a request that begins now. `random` decides among equals.
     pub fn choose(&mut self, random: u64, now: Instant) -> Choice {
-        let silence = self.policy.silence;
-        let answers = |path: &Path| path.suspicion.as_ref().is_none_or(|it| !it.pinged || now < it.since + silence);
+        self.choose_for((0, None), random, now)
+    }
+
+    /// The same for one that brings so many bytes, into memory on this NUMA node.
+    pub(super) fn choose_for(&mut self, into: (u32, Option<u32>), random: u64, now: Instant) -> Choice {
+        let answers = |path: &Path| self.answers(path, now);
         let tcp = || self.paths.iter().position(|path| path.kind == PathKind::Tcp).filter(|_| self.may_use_tcp());
-        let chosen = self.least_used(random, |path| path.is_up() && answers(path));
-        let chosen = chosen.or_else(tcp).or_else(|| self.least_used(random, Path::is_up));
+        let chosen = self.idlest(into, random, now, |path| path.is_up() && answers(path));
+        let chosen = chosen.or_else(tcp).or_else(|| self.idlest(into, random, now, Path::is_up));
         match chosen {
             Some(index) => {
-                let path = &mut self.paths[index];
-                if path.in_flight == 0 {
-                    path.heard = Some(now);
-                }
-                path.in_flight += 1;
+                self.begin(index, now);
                 Choice::Use(index)
             }
             None if self.is_being_probed(now) => Choice::Wait,
             None => Choice::Refuse(self.cause()),
+        }
+    }
+
+    /// How a read of `length` bytes is divided among paths; none: it is not.
+    pub(super) fn divide(&mut self, length: u32, now: Instant) -> Option<Division> {
+        let mut loads = self.loads.take()?;
+        let will_do = |path: usize| self.paths.get(path).is_some_and(|path| path.is_up() && self.answers(path, now));
+        let division = loads.divide(length, will_do, now);
+        self.loads = Some(loads);
+        division
+    }
+
+    /// The RDMA path for a part of a read that `path` has not brought, or TCP if `may_use_tcp`.
+    pub(super) fn instead_of(
+        &self,
+        path: usize,
+        into: (u32, Option<u32>),
+        may_use_tcp: bool,
+        random: u64,
+        now: Instant,
+    ) -> Option<usize> {
+        let failed = self.paths.get(path)?;
+        let others = |other: &Path| !std::ptr::eq(other, failed) && other.is_up() && self.answers(other, now);
+        let tcp = || self.paths.iter().position(|path| path.kind == PathKind::Tcp);
+        let tcp = || tcp().filter(|tcp| may_use_tcp && self.may_use_tcp() && *tcp != path);
+        self.idlest(into, random, now, others).or_else(tcp)
+    }
+
+    /// A request begins over `path`.
+    pub(super) fn begin(&mut self, path: usize, now: Instant) {
+        let Some(path) = self.paths.get_mut(path) else { return };
+        if path.in_flight == 0 {
+            path.heard = Some(now);
+        }
+        path.in_flight += 1;
+    }
+
+    /// Whether nothing is known against a path that is up, or it has time to answer.
+    fn answers(&self, path: &Path, now: Instant) -> bool {
+        path.suspicion.as_ref().is_none_or(|it| !it.pinged || now < it.since + self.policy.silence)
+    }
+
+    /// The path that is done first, among those that will do: by what is known of them, or else by the requests under
+    /// way.
+    fn idlest(
+        &self,
+        (bytes, near): (u32, Option<u32>),
+        random: u64,
+        now: Instant,
+        will_do: impl Fn(&Path) -> bool,
+    ) -> Option<usize> {
+        match &self.loads {
+            Some(loads) => loads.best(bytes, near, |path| self.paths.get(path).is_some_and(&will_do), random, now),
+            None => self.least_used(random, will_do),
         }
     }
 
@@ -295,9 +369,15 @@ impl PathSelector {
         })
     }
 
-    /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: it is to be pinged.
+    /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: it is to be
+    /// pinged.
     pub fn suspect(&mut self, path: usize, now: Instant) {
         self.release(path);
+        self.doubt(path, now);
+    }
+
+    /// A request over `path` takes long although others do not: it is to be pinged.
+    pub(super) fn doubt(&mut self, path: usize, now: Instant) {
         if let Some(path) = self.paths.get_mut(path).filter(|path| path.is_up()) {
             path.suspicion.get_or_insert(Suspicion { since: now, pinged: false });
         }

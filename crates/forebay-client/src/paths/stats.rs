@@ -29,6 +29,8 @@ pub struct PathStats {
     pub rdma: Traffic,
     /// What went over TCP.
     pub tcp: Traffic,
+    /// Reads that were divided among several cards.
+    pub striping: StripingStats,
     /// The last switch, in words.
     #[serde(serialize_with = "text")]
     last_switch: Mutex<Option<String>>,
@@ -43,6 +45,21 @@ pub struct Traffic {
     pub bytes_received: AtomicU64,
     /// From call to answer.
     pub latency: LatencyHistogram,
+}
+
+/// What became of large reads to workers that are reached over several cards.
+#[derive(Debug, Default, Serialize)]
+pub struct StripingStats {
+    /// Reads that were divided, and came so.
+    pub reads: AtomicU64,
+    /// The parts that they were divided into.
+    pub parts: AtomicU64,
+    /// Parts that were asked for over another path as well, because they were late.
+    pub late: AtomicU64,
+    /// Parts that were asked for over another path, because theirs failed.
+    pub failed: AtomicU64,
+    /// Reads that were divided, and asked for as a whole then, because the worker had not all of it.
+    pub not_cached: AtomicU64,
 }
 
 impl PathStats {
@@ -80,11 +97,15 @@ pub struct PathReport {
     /// Why it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// What it carries, by what was measured; only of several cards among which reads are divided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
 }
 
 impl PathReport {
-    pub(super) fn new(name: &str, kind: PathKind, cause: Option<String>) -> Self {
-        Self { path: name.to_owned(), rdma: kind == PathKind::Rdma, up: cause.is_none(), cause }
+    pub(super) fn new(name: &str, kind: PathKind, cause: Option<String>, bytes_per_second: Option<u64>) -> Self {
+        let (path, rdma, up) = (name.to_owned(), kind == PathKind::Rdma, cause.is_none());
+        Self { path, rdma, up, cause, bytes_per_second }
     }
 }
 

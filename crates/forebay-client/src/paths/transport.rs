@@ -1,53 +1,41 @@
 //! One link over several paths to a worker: the shell around [`PathSelector`].
 //!
 //! A call that fails on one path is not repeated here, because its buffer may still be written to: the caller gets
-//! [`LinkError::OtherPath`] and asks again with another buffer, at once.
+//! [`LinkError::OtherPath`] and asks again with another buffer, at once. Of a large read that is divided among several
+//! cards ([`striped`]), a part that fails is asked for again here, with memory of its own.
 //!
 //! While a path is down, or requests are under way over one of several cards, a task looks at what is due: probes, and
 //! questions to cards that are silent. It also runs for idle mounts, so that RDMA that works again is found before the
 //! next read. Readers do not pay for probes; only one that would fail otherwise waits for what a probe finds.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use bytes::Bytes;
+use forebay_cluster::HedgeBudget;
 use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, LinkError, Op, Payload, Reply, Request, Transport, TransportKind};
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::{debug, info, warn};
+use tracing::debug;
 
-use super::selector::{Choice, PathKind, PathPolicy, PathSelector, Ping, Switch};
+use super::selector::{Choice, PathKind, PathSelector, Switch};
+use super::shared::{InFlight, Path, PathOptions, PathsShared};
 use super::stats::{PathReport, PathStats};
-
-/// One way to a worker.
-pub struct Path {
-    /// What it is, for logs: `tcp`, or the network card.
-    pub name: String,
-    /// Whether it is one of those that are preferred.
-    pub kind: PathKind,
-    /// Its link.
-    pub link: Arc<dyn Transport>,
-}
-
-/// How the paths of workers are used.
-#[derive(Clone, Copy, Debug)]
-pub struct PathOptions {
-    /// When which path is used.
-    pub policy: PathPolicy,
-    /// The longest that a request over RDMA may take before another path is tried.
-    pub operation_timeout: Duration,
-}
+use super::striped::{self, Outcome, Ways, may_be_divided};
+use super::striping::{Division, Ended};
 
 /// How long a request that would fail otherwise waits for what a probe finds. One that finds a path well takes no more
 /// than a few milliseconds; requests that have another replica to ask shall not wait for a host that says nothing.
 pub(super) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Of a hundred reads that are divided, as many parts may be asked for twice because they are late: as for reads that
+/// another worker is asked for, too (`client.hedge.budget`).
+const LATE_PERCENT: u32 = 5;
 
 /// A link over any of several paths.
 pub struct PathsTransport {
@@ -55,37 +43,6 @@ pub struct PathsTransport {
     /// The one that looks at what is due.
     tasks: TaskTracker,
     _stop: DropGuard,
-}
-
-struct PathsShared {
-    worker: String,
-    paths: Vec<Path>,
-    selector: Mutex<PathSelector>,
-    /// The longest that a request over RDMA may take before another path is tried.
-    operation_timeout: Duration,
-    stats: Arc<PathStats>,
-    random: AtomicU64,
-    /// Whether a path is down: calls look at this, and at the selector only for a path.
-    is_down: AtomicBool,
-    /// What is due may have changed.
-    changed: Notify,
-    /// A probe has ended.
-    probed: Notify,
-    /// Told when a path goes down.
-    fallen: Arc<Notify>,
-    stop: CancellationToken,
-}
-
-/// A request under way over a path; dropped when its caller leaves.
-struct InFlight<'a> {
-    selector: &'a Mutex<PathSelector>,
-    path: usize,
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.selector.lock().left(self.path);
-    }
 }
 
 impl PathsTransport {
@@ -99,24 +56,31 @@ impl PathsTransport {
         tasks: TaskTracker,
     ) -> Self {
         let selector = PathSelector::new(options.policy, paths.iter().map(|path| path.kind));
-        Self::with_selector(worker.into(), paths, selector, options.operation_timeout, stats, tasks, Arc::default())
+        Self::with_selector(worker.into(), paths, selector, options, stats, tasks, Arc::default())
     }
 
     /// The same, over paths as they are in `selector`; `fallen` is told when one goes down.
     pub(super) fn with_selector(
         worker: String,
         paths: Vec<Path>,
-        selector: PathSelector,
-        operation_timeout: Duration,
+        mut selector: PathSelector,
+        options: PathOptions,
         stats: Arc<PathStats>,
         tasks: TaskTracker,
         fallen: Arc<Notify>,
     ) -> Self {
+        if options.striping.is_some() {
+            let node = |path: &Path| path.card.as_ref().and_then(|card| card.numa_node);
+            selector = selector.striping(paths.iter().map(node));
+        }
         let stop = CancellationToken::new();
         let shared = PathsShared {
             worker,
             paths,
-            operation_timeout,
+            operation_timeout: options.operation_timeout,
+            // With one card there is nothing to divide a read among.
+            spare: options.striping.filter(|_| selector.loads().is_some()),
+            budget: HedgeBudget::new(LATE_PERCENT),
             stats,
             random: AtomicU64::new(0x9e37_79b9_7f4a_7c15),
             is_down: AtomicBool::new(!selector.is_whole()),
@@ -147,9 +111,14 @@ impl PathsTransport {
     /// How its paths are.
     #[must_use]
     pub fn report(&self) -> Vec<PathReport> {
-        let selector = self.shared.selector.lock();
-        let paths = self.shared.paths.iter().zip(selector.causes());
-        paths.map(|(path, cause)| PathReport::new(&path.name, path.kind, cause)).collect()
+        let mut selector = self.shared.selector.lock();
+        let causes: Vec<_> = selector.causes().collect();
+        let mut loads = selector.loads();
+        let report = |(number, (path, cause)): (usize, (&Path, Option<String>))| {
+            let speed = loads.as_mut().and_then(|loads| loads.bytes_per_second(number));
+            PathReport::new(&path.name, path.kind, cause, speed)
+        };
+        self.shared.paths.iter().zip(causes).enumerate().map(report).collect()
     }
 
     /// Looks at what is due from now on, in the background, until nothing is.
@@ -172,8 +141,8 @@ impl PathsTransport {
         }
     }
 
-    /// The path for a request that would fail, did it not wait for what a probe finds, or why there is none; and how long
-    /// that took.
+    /// The path for a request that would fail, did it not wait for what a probe finds, or why there is none; and how
+    /// long that took.
     #[cold]
     async fn choose_after_probe(&self, deadline: Duration) -> (Result<usize, String>, Duration) {
         let began = Instant::now();
@@ -190,156 +159,53 @@ impl PathsTransport {
         };
         (chosen, began.elapsed())
     }
-}
 
-impl PathsShared {
-    /// SplitMix64: good enough to spread requests, and nothing to lock.
-    fn random(&self) -> u64 {
-        let seed = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ (mixed >> 27)
-    }
-
-    /// Why a path does not answer, if it does not.
-    async fn ping(&self, path: usize) -> Result<(), String> {
-        let ping = Request::on_path(Op::Ping, Bytes::new(), self.operation_timeout);
-        match self.paths[path].link.call(ping, None).await {
-            Err(CallError::Link(error)) => Err(error.to_string()),
-            Ok(_) | Err(CallError::Service(_)) => Ok(()),
-        }
-    }
-
-    /// Does what is due, until nothing is or the link is given up.
-    async fn watch(self: Arc<Self>) {
-        let mut pings = FuturesUnordered::new();
-        loop {
-            let look = self.selector.lock().look(Instant::now().into_std());
-            pings.extend(look.pings.into_iter().map(|ping| self.find_out(ping)));
-            if look.done {
-                return;
-            }
-            let due = async {
-                match look.next {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                Some(()) = pings.next() => {}
-                () = self.changed.notified() => {}
-                () = due => {}
-            }
-        }
-    }
-
-    async fn find_out(&self, ping: Ping) {
-        let (Ping::Probe(path) | Ping::Suspected(path)) = ping;
-        let outcome = self.ping(path).await;
-        let cause = outcome.as_ref().err().cloned().unwrap_or_default();
-        if let (Ping::Probe(_), Err(cause)) = (ping, &outcome) {
-            debug!(worker = self.worker, path = self.paths[path].name, cause, "RDMA is still down");
-        }
-        // The one that watches asks.
-        let _ = self.judge(path, &cause, |selector, now| match ping {
-            Ping::Probe(_) => selector.probed(path, outcome, now),
-            Ping::Suspected(_) => selector.cleared(path, outcome, now),
-        });
-        self.probed.notify_waiters();
-    }
-
-    /// Has the selector take note of something, and tells what that changes. Returns whether a task has to begin to
-    /// watch.
-    #[must_use = "nobody may be watching"]
-    fn judge(
+    /// Carries out a request that began over a path.
+    async fn over(
         &self,
-        path: usize,
-        cause: &str,
-        note: impl FnOnce(&mut PathSelector, std::time::Instant) -> Option<Switch>,
-    ) -> bool {
-        let mut selector = self.selector.lock();
-        let switch = note(&mut selector, Instant::now().into_std());
-        let is_down = !selector.is_whole();
-        self.is_down.store(is_down, Ordering::Relaxed);
-        let begins = selector.begin_watch();
-        drop(selector);
-        self.tell(switch, path, cause);
-        self.changed.notify_one();
-        if is_down {
-            self.fallen.notify_one();
-        }
-        begins
-    }
-
-    /// One log line and one count for each switch.
-    fn tell(&self, switch: Option<Switch>, path: usize, cause: &str) {
-        let Some(switch) = switch else { return };
-        let (worker, path) = (&self.worker, &self.paths[path].name);
-        let (counter, what) = match switch {
-            Switch::PathDown(_) => (&self.stats.left_out, "RDMA path failed, the others are used"),
-            Switch::FellBack => (&self.stats.fell_back, "RDMA failed, falling back to TCP"),
-            Switch::Unreachable => {
-                (&self.stats.unreachable, "RDMA failed, and `network.rdma.data.fallback` allows nothing else")
-            }
-            Switch::PathUp(_) => (&self.stats.taken_back, "RDMA path is back"),
-            Switch::FailedBack => (&self.stats.failed_back, "RDMA is back"),
-        };
-        match switch {
-            Switch::PathUp(_) | Switch::FailedBack => info!(%worker, path, "{what}"),
-            _ => warn!(%worker, path, cause, "{what}"),
-        }
-        let at = humantime::format_rfc3339_seconds(SystemTime::now());
-        let why = if cause.is_empty() { String::new() } else { format!(": {cause}") };
-        self.stats.switched(counter, format!("{at} {worker} {path}: {what}{why}"));
-    }
-}
-
-#[async_trait::async_trait]
-impl Transport for PathsTransport {
-    async fn call(&self, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
-        let shared = &*self.shared;
-        if is_for_tcp(request.op)
-            && let Some(tcp) = shared.paths.iter().find(|path| path.kind == PathKind::Tcp)
-        {
-            return tcp.link.call(request, into).await;
-        }
-        let mut began = Instant::now();
-        let (chosen, begins) = {
-            let mut selector = shared.selector.lock();
-            (selector.choose(shared.random(), began.into_std()), selector.begin_watch())
-        };
-        if begins {
-            self.watch();
-        }
-        let chosen = match chosen {
-            Choice::Use(path) => Ok(path),
-            Choice::Refuse(reason) => Err(reason),
-            Choice::Wait => {
-                let (chosen, waited) = Box::pin(self.choose_after_probe(request.deadline)).await;
-                request.deadline = request.deadline.saturating_sub(waited);
-                began = Instant::now();
-                chosen
-            }
-        };
-        let path = chosen.map_err(|reason| LinkError::NotAllowed { peer: shared.worker.clone(), reason })?;
-        let kind = shared.paths[path].kind;
-        let in_flight = InFlight { selector: &shared.selector, path };
+        in_flight: InFlight<'_>,
+        mut request: Request,
+        into: Option<SpanMut>,
+        began: Instant,
+    ) -> Result<Reply, CallError> {
+        let (shared, path) = (&*self.shared, in_flight.path);
+        let Path { kind, link, card, .. } = &shared.paths[path];
         let given = request.deadline;
-        if kind == PathKind::Rdma {
+        if *kind == PathKind::Rdma {
             request.deadline = given.min(shared.operation_timeout);
         }
-        let answer = shared.paths[path].link.call(request, into).await;
+        // Only where reads are striped: what came of one tells whether the next is worth dividing.
+        let is_whole = in_flight.sent.is_some() && may_be_divided(&request);
+        let answer = link.call(request, into).await;
         // What follows ends it, too.
-        std::mem::forget(in_flight);
+        let sent = in_flight.end();
         let now = Instant::now();
         let error = match answer {
             Err(CallError::Link(error)) => error,
             answer => {
-                shared.selector.lock().answered(path, now.into_std());
-                shared.stats.answered(kind, received(&answer), now - began);
+                let bytes = received(&answer);
+                {
+                    let mut selector = shared.selector.lock();
+                    selector.answered(path, now.into_std());
+                    if sent.is_some() {
+                        let is_cached = answer.as_ref().is_ok_and(|reply| reply.provenance.origin == 0);
+                        let how = if is_cached && bytes > 0 { Ended::Delivered } else { Ended::Otherwise };
+                        shared.ended(&mut selector, path, sent, how);
+                        if let Some(loads) = selector.loads().filter(|_| is_whole && answer.is_ok()) {
+                            loads.whole(is_cached);
+                        }
+                    }
+                }
+                if let Some(card) = card {
+                    card.answered(bytes);
+                }
+                shared.stats.answered(*kind, bytes, now - began);
                 return answer;
             }
         };
+        if sent.is_some() {
+            shared.ended(&mut shared.selector.lock(), path, sent, Ended::Otherwise);
+        }
         let cause = error.to_string();
         let has_time = given > shared.operation_timeout;
         self.judge(path, &cause, |selector, now| match error {
@@ -352,12 +218,141 @@ impl Transport for PathsTransport {
         });
         let goes_on = !matches!(error, LinkError::TimedOut { .. }) || has_time;
         let has_another =
-            kind == PathKind::Rdma && goes_on && shared.selector.lock().has_another(Instant::now().into_std());
+            *kind == PathKind::Rdma && goes_on && shared.selector.lock().has_another(Instant::now().into_std());
         Err(match has_another {
             true => LinkError::OtherPath { peer: shared.worker.clone(), reason: cause },
             false => error,
         }
         .into())
+    }
+
+    /// A read that is divided: what it brought, or memory to ask for it as a whole.
+    async fn striped(
+        &self,
+        request: &mut Request,
+        into: SpanMut,
+        division: &Division,
+    ) -> ControlFlow<Result<Reply, CallError>, SpanMut> {
+        let (began, stats) = (Instant::now(), &self.shared.stats.striping);
+        let again = |reason: &str| LinkError::OtherPath { peer: self.shared.worker.clone(), reason: reason.to_owned() };
+        match striped::read(self, request, into, division).await {
+            Outcome::Answered(answer) => {
+                if answer.is_ok() {
+                    stats.reads.fetch_add(1, Ordering::Relaxed);
+                    stats.parts.fetch_add(division.len() as u64, Ordering::Relaxed);
+                }
+                ControlFlow::Break(answer)
+            }
+            Outcome::NotCached => {
+                stats.not_cached.fetch_add(1, Ordering::Relaxed);
+                if let Some(loads) = self.shared.selector.lock().loads() {
+                    loads.lacked();
+                }
+                request.deadline = request.deadline.saturating_sub(began.elapsed());
+                match self.spare(request.length) {
+                    Some(room) => ControlFlow::Continue(room),
+                    None => ControlFlow::Break(Err(again("not all of a read is cached").into())),
+                }
+            }
+            Outcome::Anew => ControlFlow::Break(Err(again("there is no memory for the parts of a read").into())),
+        }
+    }
+}
+
+impl Ways for PathsTransport {
+    async fn ask(&self, path: usize, request: Request, into: SpanMut) -> Result<Reply, CallError> {
+        let began = Instant::now();
+        let (in_flight, begins) = {
+            let mut selector = self.shared.selector.lock();
+            selector.begin(path, began.into_std());
+            (self.shared.sent(&mut selector, path, request.length, began), selector.begin_watch())
+        };
+        if begins {
+            self.watch();
+        }
+        self.over(in_flight, request, Some(into), began).await
+    }
+
+    #[cold]
+    fn is_late(&self, path: usize, bytes: u32, waited: Duration, is_to_be_asked: bool) -> Option<usize> {
+        let (shared, now) = (&*self.shared, Instant::now().into_std());
+        let (other, begins) = {
+            let mut selector = shared.selector.lock();
+            if let Some(loads) = selector.loads() {
+                loads.late(path, waited, now);
+            }
+            selector.doubt(path, now);
+            (selector.instead_of(path, (bytes, None), false, shared.random(), now), selector.begin_watch())
+        };
+        if begins {
+            self.watch();
+        }
+        shared.changed.notify_one();
+        let other = other.filter(|_| is_to_be_asked && shared.budget.take(false))?;
+        shared.stats.striping.late.fetch_add(1, Ordering::Relaxed);
+        debug!(worker = shared.worker, path = shared.paths[path].name, ?waited, "a part of a read is late");
+        Some(other)
+    }
+
+    #[cold]
+    fn has_failed(&self, path: usize, bytes: u32) -> Option<usize> {
+        let (shared, now) = (&*self.shared, Instant::now().into_std());
+        let other = shared.selector.lock().instead_of(path, (bytes, None), true, shared.random(), now)?;
+        shared.stats.striping.failed.fetch_add(1, Ordering::Relaxed);
+        Some(other)
+    }
+
+    fn spare(&self, bytes: u32) -> Option<SpanMut> {
+        self.shared.spare.as_ref().and_then(|pool| pool.try_alloc(bytes as usize))
+    }
+}
+
+#[async_trait::async_trait]
+impl Transport for PathsTransport {
+    async fn call(&self, mut request: Request, mut into: Option<SpanMut>) -> Result<Reply, CallError> {
+        let shared = &*self.shared;
+        if is_for_tcp(request.op)
+            && let Some(tcp) = shared.paths.iter().find(|path| path.kind == PathKind::Tcp)
+        {
+            return tcp.link.call(request, into).await;
+        }
+        if shared.spare.is_some()
+            && let Some(division) = shared.divide(&request, into.as_ref())
+            && let Some(buffer) = into.take()
+        {
+            into = match Box::pin(self.striped(&mut request, buffer, &division)).await {
+                ControlFlow::Continue(room) => Some(room),
+                ControlFlow::Break(answer) => return answer,
+            };
+        }
+        let mut began = Instant::now();
+        let bytes = if request.op.brings_payload() { request.length } else { 0 };
+        let near = if shared.spare.is_some() { into.as_ref().and_then(SpanMut::numa_node) } else { None };
+        let (chosen, begins) = {
+            let mut selector = shared.selector.lock();
+            shared.look_at_cards(&mut selector);
+            let chosen = selector.choose_for((bytes, near), shared.random(), began.into_std());
+            let chosen = match chosen {
+                Choice::Use(path) => Ok(Ok(shared.sent(&mut selector, path, bytes, began))),
+                Choice::Refuse(reason) => Ok(Err(reason)),
+                Choice::Wait => Err(()),
+            };
+            (chosen, selector.begin_watch())
+        };
+        if begins {
+            self.watch();
+        }
+        let chosen = match chosen {
+            Ok(chosen) => chosen,
+            Err(()) => {
+                let (chosen, waited) = Box::pin(self.choose_after_probe(request.deadline)).await;
+                request.deadline = request.deadline.saturating_sub(waited);
+                began = Instant::now();
+                chosen.map(|path| InFlight { shared, path, sent: None })
+            }
+        };
+        let in_flight = chosen.map_err(|reason| LinkError::NotAllowed { peer: shared.worker.clone(), reason })?;
+        self.over(in_flight, request, into, began).await
     }
 
     fn kind(&self) -> TransportKind {

@@ -32,6 +32,23 @@ fn split_spans_are_disjoint_and_free_their_extent_together() {
 }
 
 #[test]
+fn pieces_that_follow_one_another_are_one_again_and_others_are_not() {
+    let pool = pool(1);
+    let (head, rest) = pool.try_alloc(1000).unwrap().split_at(100);
+    let (mut middle, tail) = rest.split_at(300);
+    middle.fill(7);
+    let (head, tail) = head.joined(tail).expect_err("there is something between them");
+    let (tail, other) = tail.joined(pool.try_alloc(10).unwrap()).expect_err("of another extent");
+    assert!(tail.is_of(&pool) && tail.is_of(&pool.clone()) && !tail.is_of(&self::pool(1)));
+    let (tail, middle) = tail.joined(middle).expect_err("in the wrong order");
+    let joined = head.joined(middle).and_then(|both| both.joined(tail)).expect("one after the other");
+    assert!(joined.len() == 1000 && joined[100..400] == [7; 300]);
+    drop(other);
+    drop(joined);
+    assert_eq!(pool.used(), 0);
+}
+
+#[test]
 fn what_lies_behind_a_view_is_had_again_when_all_others_are_gone() {
     let pool = pool(1);
     let (head, mut tail) = pool.try_alloc(100).unwrap().split_at(10);

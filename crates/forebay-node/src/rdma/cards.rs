@@ -384,6 +384,8 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         fetched_into_caller_memory,
         unadmitted,
         forged,
+        one_sided,
+        one_sided_refused,
         ..
     } = io_thread.stats();
     serde_json::json!({
@@ -397,6 +399,8 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         "operations_in_flight": operations_in_flight,
         "unadmitted_connections": unadmitted,
         "forged_messages": forged,
+        "one_sided_reads": one_sided,
+        "one_sided_refused": one_sided_refused,
     })
 }
 

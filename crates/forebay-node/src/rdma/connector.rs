@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forebay_client::Connector;
 use forebay_client::paths::{
-    Fallback, Path, PathKind, PathMaker, PathOptions, PathPolicy, PathStats, WorkerLink, WorkerPaths, WorkerReport,
+    CardTraffic, Fallback, Path, PathKind, PathMaker, PathOptions, PathPolicy, PathStats, WorkerLink, WorkerPaths,
+    WorkerReport,
 };
 use forebay_cluster::Member;
-use forebay_config::{Config, RdmaFallback};
+use forebay_config::{Config, RdmaFallback, RdmaStriping};
 use forebay_doctor::Root;
 use forebay_locks::Mutex;
 use forebay_memory::Pool;
@@ -60,11 +61,14 @@ struct Outlet {
     bind: Option<IpAddr>,
     rail: Rail,
     trace: Option<Arc<Trace>>,
+    /// What goes over it, to all workers.
+    traffic: Arc<CardTraffic>,
 }
 
 impl Outlet {
     fn new(io_thread: Arc<dyn Driven>, card: &Card, trace: Option<Arc<Trace>>) -> Self {
-        Self { io_thread, bind: card.address, rail: card.rail(), trace }
+        let (rail, traffic) = (card.rail(), Arc::new(CardTraffic::next_to(card.numa_node)));
+        Self { io_thread, bind: card.address, rail, trace, traffic }
     }
 }
 
@@ -119,6 +123,7 @@ impl RdmaConnector {
         let options = forebay_rdma::ClientOptions {
             require_rdma: config.network_rdma_data_transports.is_empty(),
             connect_timeout: config.network_rdma_data_connect_timeout,
+            one_sided: config.network_rdma_data_one_sided,
             keepalive: config.network_tcp_keepalive,
             dead_after: config.network_tcp_dead_after,
             ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
@@ -141,6 +146,7 @@ impl RdmaConnector {
                     silence: config.network_tcp_dead_after / SILENCES,
                 },
                 operation_timeout: config.network_rdma_data_operation_timeout,
+                striping: striping(config, pool),
             },
             stats: Arc::default(),
             links: Mutex::default(),
@@ -148,6 +154,11 @@ impl RdmaConnector {
             _tracing: tracing,
         })
     }
+}
+
+/// Where reads land that are divided among cards, if any are: the client's pool, which is registered with each card.
+fn striping(config: &Config, pool: &Pool) -> Option<Pool> {
+    (config.network_rdma_data_striping == RdmaStriping::Auto).then(|| pool.clone())
 }
 
 /// What starts I/O threads by one library.
@@ -211,7 +222,13 @@ impl RdmaConnector {
         let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
         let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();
         let outlets = self.maker.data.iter().chain(&self.maker.metadata);
-        let cards: Vec<_> = outlets.map(|outlet| report(&*outlet.io_thread)).collect();
+        let card = |outlet: &Outlet| {
+            let mut card = report(&*outlet.io_thread);
+            card["bytes_received"] = json!(outlet.traffic.received());
+            card["bytes_in_flight"] = json!(outlet.traffic.in_flight());
+            card
+        };
+        let cards: Vec<_> = outlets.map(card).collect();
         let rdma =
             || workers.iter().flat_map(|worker| worker.data.iter().chain(&worker.metadata)).filter(|path| path.rdma);
         let (up, down) = (rdma().filter(|path| path.up).count(), rdma().filter(|path| !path.up).count());
@@ -235,7 +252,7 @@ impl Connector for RdmaConnector {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
         let tcp = Arc::new(TcpTransport::new(Arc::clone(&member.address), security::options_for(&self.tcp, member)));
         let maker = Arc::clone(&self.maker) as Arc<dyn PathMaker>;
-        let link = Arc::new(WorkerLink::new(tcp, maker, self.options, Arc::clone(&self.stats)));
+        let link = Arc::new(WorkerLink::new(tcp, maker, self.options.clone(), Arc::clone(&self.stats)));
         let mut links = self.links.lock();
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(&link));
@@ -285,7 +302,7 @@ impl Maker {
         let options = forebay_rdma::ClientOptions { bind, security, trace, ..self.options.clone() };
         let link = Arc::clone(&here.io_thread).link(format!("{host}:{}", there.port), options);
         let name = format!("{} to {}", here.io_thread.name(), there.card);
-        Path { name, kind: PathKind::Rdma, link }
+        Path { name, kind: PathKind::Rdma, link, card: Some(Arc::clone(&here.traffic)) }
     }
 
     /// The paths for data by `provider`: which of our cards talks to which listener.

@@ -108,9 +108,15 @@ pub fn everything(scale: u64) -> Value {
         },
         "etcd": { "certificate_renewals": scale, "certificate_refused_seconds": 3 },
         "rdma": {
-            "paths": { "rdma": traffic, "tcp": traffic, "fell_back": scale },
+            "paths": {
+                "rdma": traffic, "tcp": traffic, "fell_back": scale,
+                "striping": numbers(&["reads", "parts", "late", "failed", "not_cached"]),
+            },
             "workers": [{ "worker": "node1:29999", "data": [{ "rdma": true, "up": true }, { "rdma": false, "up": true }] }],
-            "cards": [{ "card": "mlx5_1:1", "registered_bytes": 1 }],
+            "cards": [{
+                "card": "mlx5_1:1", "registered_bytes": 1, "bytes_received": 4096 * scale, "one_sided_reads": scale,
+                "one_sided_refused": scale,
+            }],
         },
         "window": {
             "reads": scale, "bytes": 4096 * scale, "workers": [{ "worker": "node1:29999", "state": "open", "why": null }],

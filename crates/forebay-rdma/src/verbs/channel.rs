@@ -38,6 +38,8 @@ pub(crate) struct Outgoing {
     pub(crate) invalidate: Option<u32>,
     /// Where the answer's payload may be written, and the window that lets it be.
     pub(crate) offered: Option<(Remote, usize)>,
+    /// The window through which the peer may read from now on.
+    pub(crate) shows: Option<usize>,
 }
 
 impl Outgoing {
@@ -51,6 +53,7 @@ impl Outgoing {
             write: None,
             invalidate: None,
             offered: None,
+            shows: None,
         }
     }
 
@@ -148,7 +151,8 @@ impl Channel {
             Some(first) if self.credits.may_send() => {
                 let (message, begins) = (&first.message, self.sent == 0);
                 let spans = message.write.as_ref().filter(|_| begins).map_or(0, |(spans, _)| spans.len());
-                Some(Next::Frame { binds: begins && message.offered.is_some(), spans })
+                let binds = begins && (message.offered.is_some() || message.shows.is_some());
+                Some(Next::Frame { binds, spans })
             }
             _ => self.credits.must_tell().then_some(Next::Credits),
         }
@@ -162,6 +166,7 @@ impl Channel {
         let (begins, ends) = (sent == 0, *length - sent <= room);
         Post {
             bind: message.offered.filter(|_| begins).map(|(_, window)| window),
+            shows: message.shows.filter(|_| begins),
             write: if begins { message.write.take() } else { None },
             invalidate: message.invalidate.filter(|_| ends),
             // Those before it are told of by the same completion.
@@ -273,6 +278,8 @@ fn length_of(header: &FrameHeader, piece: &[u8]) -> Result<usize, FrameError> {
             Ok(HEADER_LEN + reply.body_len as usize + inside)
         }
         Kind::Hello | Kind::Welcome | Kind::Credits | Kind::More => Ok(piece.len()),
+        // In one frame, whatever is in it: who reads it sees.
+        Kind::Opened | Kind::Forget | Kind::Forgotten => Ok(piece.len()),
     }
 }
 
@@ -287,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    const OFFER: Offer = Offer { credits: 4, frame_length: 256, client_id: None };
+    const OFFER: Offer = Offer { credits: 4, frame_length: 256, client_id: None, one_sided: false };
 
     fn request(body: usize) -> (Outgoing, Vec<u8>) {
         let body = Bytes::from((0..body).map(|at| at as u8).collect::<Vec<_>>());

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_verbs::{Event, EventKind, Id, QueuePair};
+use forebay_verbs::{Event, EventKind, Id, QueuePair, Reading};
 use tokio::sync::mpsc;
 
 use crate::verbs::channel::Channel;
@@ -29,7 +29,7 @@ impl Drop for Forget<'_> {
 }
 
 /// Connects to the listener at `address`, from the address `from` if given, and tells it our `offer`. Nothing of it is left if the future is
-/// dropped.
+/// dropped. Says also whether the server lets us read its memory, if we offered to.
 ///
 /// # Errors
 /// Why there is no connection.
@@ -39,7 +39,7 @@ pub(crate) async fn connect(
     from: Option<IpAddr>,
     offer: Offer,
     within: Duration,
-) -> Result<Rc<Link>, String> {
+) -> Result<(Rc<Link>, bool), String> {
     let words = |error: forebay_verbs::Error| error.to_string();
     let id = Id::new(&core.events).map_err(words)?;
     core.fabric.set(&id);
@@ -51,16 +51,18 @@ pub(crate) async fn connect(
     next(&mut events, EventKind::RouteResolved).await?;
     // How long the server's frames are is known with its answer. Longer ones than ours are not made use of.
     let assumed = End::Server.offer();
-    let options = End::Client.queue_pair(&assumed);
+    let reading = if offer.one_sided { Reading::Ours } else { Reading::None };
+    let options = End::Client.queue_pair(&assumed, reading);
     let queue = core.queue_for(&options).map_err(words)?;
     let pair = QueuePair::new(id, &core.registration, &queue, &options).map_err(words)?;
     let told: [u8; OFFER_LEN] = offer.encode();
-    pair.connect(handshake(&told)).map_err(words)?;
+    pair.connect(handshake(&told, reading)).map_err(words)?;
     let answer = next(&mut events, EventKind::Established).await?;
     let theirs = Offer::decode(&answer.private_data)?;
     let theirs = Offer { frame_length: theirs.frame_length.min(assumed.frame_length), ..theirs };
     forget.is_linked = true;
-    Ok(core.links.add(pair, Channel::new(&offer, &theirs)))
+    let reads = offer.one_sided && theirs.one_sided;
+    Ok((core.links.add(pair, Channel::new(&offer, &theirs)), reads))
 }
 
 /// Waits for an event of this kind.

@@ -2,7 +2,8 @@
 //!
 //! A read says where its payload may be written: through a window onto the caller's buffer, which the card has until the answer has
 //! ended the use of its key. So a caller that leaves leaves its buffer; nobody else has it until then, or until the connection was
-//! drained. Payload up to 4 KiB comes with the answer, and is copied; what there is no window for waits for one.
+//! drained. What it knows the place of it reads by itself (`reader.rs`), and asks for it if it finds something else there.
+//! Payload up to 4 KiB comes with the answer, and is copied; what there is no window for waits for one.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,9 +13,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use forebay_one_sided::{Fault, RemotePlace};
 use forebay_transport::connection::Liveness;
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader, set_tag};
-use forebay_transport::{CallError, LinkError, Reply, Request};
+use forebay_transport::{CallError, Flags, LinkError, Op, Provenance, Reply, Request};
+use forebay_verbs::{Read, ReadDone, Remote};
 use tokio_util::sync::CancellationToken;
 
 use crate::client_link::{Call, ClientLink, Command, LinkState, landed};
@@ -26,6 +29,7 @@ use crate::verbs::core::Core;
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
 use crate::verbs::options::End;
+use crate::verbs::reader::{Reader, UnderWay};
 use crate::wire::{self, Received};
 
 /// An open connection.
@@ -35,6 +39,8 @@ pub(crate) struct Connection {
     gauges: Arc<Gauges>,
     /// Calls that wait for a window.
     waiting: RefCell<VecDeque<(Request, Call)>>,
+    /// What reads the worker's memory. `None`: the worker does not let us, or it is not wanted.
+    reader: Option<Reader>,
 }
 
 /// A connection that is being made: ended if it does not come to be.
@@ -50,8 +56,38 @@ impl Drop for Greeting {
 }
 
 impl Connection {
+    /// Reads what it is known the place of, or sends a request, unless it needs a window that is not free.
+    fn begin(&self, request: Request, call: Call) -> Option<(Request, Call)> {
+        let Some(reader) = &self.reader else { return self.ask(request, call) };
+        let (request, call) = self.read_alone(reader, request, call)?;
+        let flags = if request.op == Op::Read { request.flags.and(Flags::LOCATE) } else { request.flags };
+        self.ask(Request { flags, ..request }, call)
+    }
+
+    /// Reads the worker's memory, or gives back what is to be asked of the worker.
+    fn read_alone(&self, reader: &Reader, request: Request, mut call: Call) -> Option<(Request, Call)> {
+        let Some(into) = &call.into else { return Some((request, call)) };
+        let Some((plan, requests)) = reader.plan(&request, Instant::now()) else { return Some((request, call)) };
+        let can_read = self.link.with_pair(|pair| pair.can_read(into, plan.len(), plan.seals_len()));
+        let Some(into) = call.into.take_if(|_| can_read == Some(true)) else { return Some((request, call)) };
+        let number = reader.begin(UnderWay { plan, request, call });
+        let remote = |RemotePlace { address, key }| Remote { address, key };
+        let (data, seals) = (remote(requests.data), remote(requests.seals));
+        let read = Read { number, into, length: plan.len(), data, seals, seals_length: plan.seals_len() };
+        let reason = match self.link.with_pair(|pair| pair.read(read)) {
+            Some(Ok(())) => return None,
+            Some(Err(error)) => error.to_string(),
+            None => "it has ended".to_owned(),
+        };
+        if let Some(UnderWay { call, .. }) = reader.end(number) {
+            call.end(Err(self.state.lost(reason.clone()).into()));
+        }
+        self.link.fail(reason);
+        None
+    }
+
     /// Sends a request, unless it needs a window that is not free.
-    fn begin(&self, request: Request, mut call: Call) -> Option<(Request, Call)> {
+    fn ask(&self, request: Request, mut call: Call) -> Option<(Request, Call)> {
         let wants_window = request.op.brings_payload() && request.length > MAX_INSIDE;
         if wants_window && !self.link.with_pair(|pair| pair.has_window()).unwrap_or(true) {
             return Some((request, call));
@@ -75,7 +111,12 @@ impl Connection {
         }
         let begun = self.state.calls.borrow_mut().begin(call);
         match begun {
-            Ok(begun) => self.send(begun.id, &request, offered),
+            Ok(begun) => {
+                if let Some(reader) = self.reader.as_ref().filter(|_| request.flags.contains(Flags::LOCATE)) {
+                    reader.ask(begun.id, request.block);
+                }
+                self.send(begun.id, &request, offered);
+            }
             // It takes no more; a buffer that was exposed goes with it.
             Err(call) => call.end(Err(self.state.lost("it takes no more calls").into())),
         }
@@ -131,6 +172,9 @@ impl Connection {
             state.told(header.failure(&body));
             return Ok(());
         }
+        if let Some(reader) = &self.reader {
+            reader.answered(header.id, &message.bytes, Instant::now())?;
+        }
         let mut call = state.answered(&header)?;
         let mut into = match call.window {
             None => call.into.take(),
@@ -163,6 +207,36 @@ impl Connection {
         }
         self.begin_waiting();
         Ok(())
+    }
+
+    /// A read of the worker's memory has ended: it is believed, or the worker is asked.
+    fn has_read_alone(&self, reader: &Reader, ReadDone { number, into, seals }: ReadDone) {
+        self.state.heard.set(Instant::now());
+        let Some(UnderWay { plan, request, mut call }) = reader.end(number) else { return };
+        let judged = into.get(..plan.len()).map_or(Err(Fault::Length), |data| plan.judge(data, &seals));
+        match judged {
+            Ok(()) => {
+                reader.believed();
+                let provenance = Provenance { memory: request.length, ..Provenance::default() };
+                let payload = landed(Some(into), plan.len());
+                call.end(Ok(Reply { provenance, body: Bytes::new(), payload }));
+            }
+            Err(fault) => {
+                reader.mistaken(&plan, fault);
+                call.into = Some(into);
+                let flags = if fault.is_corrupt() { request.flags.and(Flags::SCRUB) } else { request.flags };
+                self.waiting.borrow_mut().push_back((Request { flags, ..request }, call));
+            }
+        }
+        self.say_forgotten(reader);
+        self.begin_waiting();
+    }
+
+    /// Says that what the worker took back is forgotten, once nothing is read any more.
+    fn say_forgotten(&self, reader: &Reader) {
+        if reader.says_forgotten() {
+            self.link.send(Outgoing::new(Kind::Forgotten, &[]));
+        }
     }
 
     /// Returns when the peer's hello has come and was right.
@@ -207,9 +281,22 @@ impl Receiver for Connection {
                 Ok(())
             }
             Kind::Reply => self.on_reply(message, receive),
-            Kind::Hello | Kind::Request | Kind::Credits | Kind::More => {
-                Err(format!("a message of kind {} is not for a client", message.header.kind as u8))
-            }
+            // A worker that has not greeted has nothing to tell.
+            kind => match (kind, self.reader.as_ref().filter(|_| self.state.greeted.get())) {
+                (Kind::Opened, Some(reader)) => reader.opened(&message.bytes),
+                (Kind::Forget, Some(reader)) => {
+                    reader.forget();
+                    self.say_forgotten(reader);
+                    Ok(())
+                }
+                _ => Err(format!("a message of kind {} is not for a client", kind as u8)),
+            },
+        }
+    }
+
+    fn has_read(&self, done: ReadDone) {
+        if let Some(reader) = &self.reader {
+            self.has_read_alone(reader, done);
         }
     }
 
@@ -236,15 +323,18 @@ impl ClientLink for Connection {
             Some(security) => Some(security.pass(core.client_id, peer, options.connect_timeout).await?),
             None => None,
         };
-        let offer = Offer { client_id: pass.map(|_| core.client_id), ..End::Client.offer() };
+        let client_id = pass.map(|_| core.client_id);
+        let one_sided = options.one_sided && core.registration.domain().device().reads_safely();
+        let offer = Offer { client_id, one_sided, ..End::Client.offer() };
         let link = connect(core, address, options.bind, offer, options.connect_timeout).await;
-        let link = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
+        let (link, reads) = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
         let mut greeting = Greeting(Some(Rc::clone(&link)));
         let connection = Rc::new(Self {
             state: LinkState::new(peer, pass, options),
             link,
             gauges: Arc::clone(&core.gauges),
             waiting: RefCell::default(),
+            reader: reads.then(|| Reader::new(&core.gauges)),
         });
         let receiver: Weak<Self> = Rc::downgrade(&connection);
         connection.link.set_receiver(receiver);
@@ -312,12 +402,18 @@ impl ClientLink for Connection {
     }
 
     fn watch(&self) -> bool {
-        self.state.calls.borrow_mut().watch() || !self.waiting.borrow().is_empty()
+        let reads = self.reader.as_ref().is_some_and(Reader::is_busy);
+        self.state.calls.borrow_mut().watch() || reads || !self.waiting.borrow().is_empty()
     }
 
     /// Calls that wait have nothing under way.
     fn forget(&self, core: &Core) {
         core.gauges.discount_connection();
+        // Their buffers are the card's until it was drained.
+        let reads = self.reader.as_ref().map(Reader::end_all).unwrap_or_default();
+        reads
+            .into_iter()
+            .for_each(|read| read.call.end(Err(self.state.lost("it ended in the middle of a read").into())));
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
         waiting
             .into_iter()

@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use forebay_ucx::{Patience, Spin};
 use forebay_verbs::{
-    CompletionChannel, CompletionQueue, Error, EventChannel, Library, QueuePair, QueuePairOptions, Registration,
+    CompletionChannel, CompletionQueue, Error, EventChannel, Library, QueuePair, QueuePairOptions, ReadableBoard,
+    Registration,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,8 @@ const GIVE_WAY_ROUNDS: u32 = 16;
 /// Of one I/O thread.
 pub(crate) struct Core {
     pub(crate) registration: Arc<Registration>,
+    /// What says of the memory that clients read by themselves whether it is what they mean. `None`: they read none.
+    pub(crate) board: Option<Arc<ReadableBoard>>,
     pub(crate) fabric: Fabric,
     pub(crate) events: Rc<EventChannel>,
     pub(crate) links: Rc<Links>,
@@ -47,7 +50,7 @@ impl Core {
     /// [`Error`].
     pub(crate) fn new(
         library: Library,
-        registration: Arc<Registration>,
+        (registration, board): (Arc<Registration>, Option<Arc<ReadableBoard>>),
         fabric: Fabric,
         client_id: NonZeroU64,
         stop: &CancellationToken,
@@ -57,6 +60,7 @@ impl Core {
             events: EventChannel::new(library)?,
             completions: CompletionChannel::new(registration.domain().device())?,
             registration,
+            board,
             fabric,
             links: Rc::default(),
             stop: stop.clone(),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! frame    0 kind u8 │ 1 flags u8 │ 2 credits u16 │ 4 key u32 │ 8 address u64 │ 16 a message, or the next piece of one
-//! offer    0 magic [4] │ 4 version u16 │ 6 credits u16 │ 8 frame length u32 │ 12 zero u32 │ 16 client id u64
+//! offer    0 magic [4] │ 4 version u16 │ 6 credits u16 │ 8 frame length u32 │ 12 features u32 │ 16 client id u64
 //! hello    the hello of all transports [128] │ tag u64
 //! ```
 //!
@@ -12,7 +12,8 @@
 //!
 //! Of a request, key and address say where its payload may be written to; a key of 0 is none. Of a reply, the flag says that it was.
 //!
-//! An offer is what both ends tell rdma_cm: how many frames they take, and how long. InfiniBand leaves 56 bytes for it, and
+//! An offer is what both ends tell rdma_cm: how many frames they take, how long, and what else they know (features: 1 is one-sided
+//! reads; what a peer does not know it takes for nothing). InfiniBand leaves 56 bytes for it, and
 //! hands out zeros behind it.
 
 use std::num::NonZeroU64;
@@ -40,6 +41,8 @@ const VERSION: u16 = 1;
 const MAGIC: [u8; 4] = *b"FBVB";
 /// The payload was written.
 const WRITTEN: u8 = 1;
+/// The feature of an offer: its sender reads the peer's memory by itself, or lets the peer do that.
+const ONE_SIDED: u8 = 1;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +60,20 @@ pub(crate) enum Kind {
     Credits = 5,
     /// The next piece of the message that has begun.
     More = 6,
+    /// A worker lets its client read a region of its memory ([`forebay_one_sided::Opened`]).
+    Opened = 7,
+    /// It takes that back, all of it.
+    Forget = 8,
+    /// The client has forgotten, and reads nothing.
+    Forgotten = 9,
 }
 
 impl Kind {
     fn from_wire(number: u8) -> Option<Self> {
         use Kind::*;
-        [Hello, Request, Reply, Welcome, Credits, More].into_iter().find(|kind| *kind as u8 == number)
+        [Hello, Request, Reply, Welcome, Credits, More, Opened, Forget, Forgotten]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
     }
 }
 
@@ -141,6 +152,8 @@ pub(crate) struct Offer {
     pub(crate) frame_length: u32,
     /// Of a client that is admitted: what it said that it would come with.
     pub(crate) client_id: Option<NonZeroU64>,
+    /// Of a client: it reads the worker's memory by itself. Of a worker: it lets clients do so.
+    pub(crate) one_sided: bool,
 }
 
 impl Offer {
@@ -150,6 +163,7 @@ impl Offer {
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
         bytes[6..8].copy_from_slice(&self.credits.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.frame_length.to_le_bytes());
+        bytes[12] = if self.one_sided { ONE_SIDED } else { 0 };
         bytes[16..].copy_from_slice(&self.client_id.map_or(0, NonZeroU64::get).to_le_bytes());
         bytes
     }
@@ -161,7 +175,7 @@ impl Offer {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let stranger = || "it does not speak Forebay's protocol over verbs".to_owned();
         let (bytes, _) = bytes.split_first_chunk::<OFFER_LEN>().ok_or_else(stranger)?;
-        let [m0, m1, m2, m3, v0, v1, c0, c1, l0, l1, l2, l3, _, _, _, _, client_id @ ..] = *bytes;
+        let [m0, m1, m2, m3, v0, v1, c0, c1, l0, l1, l2, l3, features, _, _, _, client_id @ ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
             return Err(stranger());
         }
@@ -175,7 +189,8 @@ impl Offer {
         if !(2..=MAX_CREDITS).contains(&credits) || !(MIN_FRAME..=MAX_FRAME).contains(&frame_length) {
             return Err(format!("it takes {credits} frames of {frame_length} bytes, which makes no sense"));
         }
-        Ok(Self { credits, frame_length, client_id: NonZeroU64::new(u64::from_le_bytes(client_id)) })
+        let client_id = NonZeroU64::new(u64::from_le_bytes(client_id));
+        Ok(Self { credits, frame_length, client_id, one_sided: features & ONE_SIDED != 0 })
     }
 }
 
@@ -205,14 +220,14 @@ mod tests {
     use forebay_types::MAX_BLOCK_SIZE;
     use proptest::prelude::*;
 
-    const OFFER: Offer = Offer { credits: 32, frame_length: 1024, client_id: NonZeroU64::new(7) };
+    const OFFER: Offer = Offer { credits: 32, frame_length: 1024, client_id: NonZeroU64::new(7), one_sided: true };
 
     #[test]
     fn an_offer_comes_back_as_it_went_whatever_zeros_follow() {
         let mut bytes = OFFER.encode().to_vec();
         bytes.resize(56, 0);
         assert_eq!(Offer::decode(&bytes), Ok(OFFER));
-        let unadmitted = Offer { client_id: None, ..OFFER };
+        let unadmitted = Offer { client_id: None, one_sided: false, ..OFFER };
         assert_eq!(Offer::decode(&unadmitted.encode()), Ok(unadmitted));
     }
 
@@ -245,7 +260,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_comes_back_as_it_went(
-            kind in 1u8..=6,
+            kind in 1u8..=9,
             is_written in any::<bool>(),
             credits in any::<u16>(),
             (address, key) in any::<(u64, u32)>(),

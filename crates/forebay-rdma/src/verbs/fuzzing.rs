@@ -90,6 +90,7 @@ pub fn connection(ours: (u16, u32), theirs: (u16, u32), steps: &[Step<'_>]) {
         credits: credits.clamp(2, 1024),
         frame_length: frame_length.clamp(256, MAX_FRAME as u32),
         client_id: None,
+        one_sided: false,
     };
     let (ours, theirs) = (offer(ours), offer(theirs));
     let mut end = End {
@@ -255,7 +256,7 @@ fn is_taken(message: &Incoming) {
             assert_eq!((body.len(), inside.len()), (header.body_len as usize, payload));
             assert!(inside.len() <= MAX_INSIDE as usize && (header.failure.is_none() || header.payload_len == 0));
         }
-        Kind::Hello | Kind::Welcome => {}
+        Kind::Hello | Kind::Welcome | Kind::Opened | Kind::Forget | Kind::Forgotten => {}
         Kind::Credits | Kind::More => unreachable!("no message is of kind {:?}", message.header.kind),
     }
 }

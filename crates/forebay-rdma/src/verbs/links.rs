@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use forebay_verbs::{Completion, Ended, Event, EventKind, Id, Post, QueuePair};
+use forebay_verbs::{Completion, Ended, Event, EventKind, Id, Post, QueuePair, ReadDone};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,9 @@ pub(crate) trait Receiver {
     /// # Errors
     /// How it breaks the protocol.
     fn message(&self, link: &Rc<Link>, message: &Incoming, receive: u32) -> Result<(), String>;
+
+    /// A read of the peer's memory has ended as it should.
+    fn has_read(&self, _done: ReadDone) {}
 
     /// The peer breaks the protocol.
     fn broke_protocol(&self, link: &Rc<Link>, reason: String);
@@ -235,10 +238,20 @@ impl Link {
             Some(Ended::Received { receive, length }) => self.arrived(receive, length),
             Some(Ended::Failed(reason)) => self.fail(reason),
             Some(Ended::Flushed) => self.fail("the connection has ended"),
-            Some(Ended::Sent) | None => {}
+            Some(Ended::Sent) => self.hand_out_reads(),
+            None => {}
         }
         self.progress.notify_waiters();
         self.touch();
+    }
+
+    fn hand_out_reads(&self) {
+        while let Some(done) = self.with_pair(QueuePair::next_read).flatten() {
+            let receiver = self.receiver.borrow().as_ref().and_then(Weak::upgrade);
+            if let Some(receiver) = receiver {
+                receiver.has_read(done);
+            }
+        }
     }
 
     fn arrived(self: &Rc<Self>, receive: u32, length: usize) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_memory::Pool;
 use forebay_types::ByteSize;
-use forebay_verbs::{Handshake, QueuePairOptions};
+use forebay_verbs::{Handshake, QueuePairOptions, Reading};
 use tokio_util::sync::CancellationToken;
 
 use crate::trace::Trace;
@@ -28,11 +28,17 @@ const FRAMES: u32 = 16;
 const INLINE: u32 = 96;
 /// Reads of one connection whose payload is on its way; further ones wait.
 const WINDOWS: usize = 256;
+/// Reads of the worker's memory by one connection that are under way; what is beyond that asks the worker.
+const READS: u32 = 16;
 /// Frames that a server takes, of a size that fits a request with a path or a description.
-const OF_SERVER: Offer = Offer { credits: 32, frame_length: 1024, client_id: None };
+const OF_SERVER: Offer = Offer { credits: 32, frame_length: 1024, client_id: None, one_sided: false };
 /// Frames that a client takes: a header, its body, and payload that goes with them.
-const OF_CLIENT: Offer =
-    Offer { credits: 64, frame_length: (FRAME_HEADER + 64 + 960) as u32 + MAX_INSIDE, client_id: None };
+const OF_CLIENT: Offer = Offer {
+    credits: 64,
+    frame_length: (FRAME_HEADER + 64 + 960) as u32 + MAX_INSIDE,
+    client_id: None,
+    one_sided: false,
+};
 
 /// What an I/O thread over verbs is to use.
 #[derive(Clone, Debug)]
@@ -112,8 +118,8 @@ impl End {
         }
     }
 
-    /// Its queue pair, where the other end takes `theirs`.
-    pub(crate) fn queue_pair(self, theirs: &Offer) -> QueuePairOptions {
+    /// Its queue pair, where the other end takes `theirs`, and which reads the peer's memory or does not.
+    pub(crate) fn queue_pair(self, theirs: &Offer, reading: Reading) -> QueuePairOptions {
         let ours = self.offer();
         QueuePairOptions {
             receives: u32::from(ours.credits + RESERVE),
@@ -123,13 +129,15 @@ impl End {
             frame_length: theirs.frame_length as usize,
             inline: INLINE,
             windows: if self == Self::Client { WINDOWS } else { 0 },
+            reads: if reading == Reading::Ours { READS } else { 0 },
         }
     }
 }
 
 /// What is told to rdma_cm with this offer.
-pub(crate) fn handshake(offer: &[u8]) -> Handshake<'_> {
-    Handshake { private_data: offer, retries: RETRIES, receiver_not_ready_retries: RECEIVER_NOT_READY_RETRIES }
+pub(crate) fn handshake(offer: &[u8], reading: Reading) -> Handshake<'_> {
+    let receiver_not_ready_retries = RECEIVER_NOT_READY_RETRIES;
+    Handshake { private_data: offer, retries: RETRIES, receiver_not_ready_retries, reading }
 }
 
 #[cfg(test)]

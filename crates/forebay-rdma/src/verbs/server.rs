@@ -6,19 +6,21 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use forebay_memory::Spans;
 use forebay_metrics::LatencySnapshot;
+use forebay_one_sided::Location;
 use forebay_transport::Service;
 use forebay_transport::wire::{HEADER_LEN, Hello, RequestHeader};
-use forebay_verbs::{Error, Event, EventKind, Id, QueuePair, Remote};
+use forebay_verbs::{Error, Event, EventKind, Id, QueuePair, Reading, Remote};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use crate::RdmaError;
 use crate::options::ServerOptions;
-use crate::peer_link::{OutgoingReply, PeerLink, Taken, Unfit};
+use crate::peer_link::{OutgoingReply, PeerLink, Seen, Taken, Unfit};
 use crate::peers::{Counts, Peers};
 use crate::server::{LISTEN_AGAIN, LOOK_OVER, ServerStats, is_elsewhere};
 use crate::verbs::channel::{Channel, Incoming, Outgoing};
@@ -26,6 +28,7 @@ use crate::verbs::core::Core;
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
 use crate::verbs::options::{End, handshake};
+use crate::verbs::teller::Teller;
 use crate::verbs::thread::VerbsThread;
 use crate::wire::Received;
 
@@ -160,7 +163,12 @@ impl Server {
                     }
                 }
                 () = self.core.stop.cancelled() => break,
-                _ = look.tick(), if self.peers.proves() => self.peers.look_over(),
+                _ = look.tick(), if self.peers.proves() || self.core.board.is_some() => {
+                    self.peers.look_over();
+                    if self.core.board.is_some() {
+                        self.peers.look_at_readers();
+                    }
+                }
                 Some(ended) = serving.join_next(), if !serving.is_empty() => {
                     if let Err(error) = ended {
                         tracing::error!(%error, "the task of an RDMA connection failed");
@@ -216,13 +224,16 @@ impl Server {
 
     fn connect(&self, request: Id, theirs: &Offer) -> Result<VerbsPeer, Error> {
         self.core.fabric.set(&request);
-        let ours = End::Server.offer();
-        let options = End::Server.queue_pair(theirs);
+        let board = self.core.board.as_ref().filter(|_| theirs.one_sided);
+        let ours = Offer { one_sided: board.is_some(), ..End::Server.offer() };
+        let reading = if ours.one_sided { Reading::Theirs } else { Reading::None };
+        let options = End::Server.queue_pair(theirs, reading);
         let queue = self.core.queue_for(&options)?;
         let pair = QueuePair::new(request, &self.core.registration, &queue, &options)?;
-        pair.accept(handshake(&ours.encode()))?;
+        pair.accept(handshake(&ours.encode(), reading))?;
         let link = self.core.links.add(pair, Channel::new(&ours, theirs));
-        Ok(VerbsPeer { link, windows: Rc::default() })
+        let teller = board.map(|board| Rc::new(Teller::new(board)));
+        Ok(VerbsPeer { link, windows: Rc::default(), teller })
     }
 }
 
@@ -240,9 +251,17 @@ impl Receiver for Server {
                 }
                 self.peers.on_request(&peer, &message.bytes, Received::Here(&[]))
             }
-            Kind::Reply | Kind::Welcome | Kind::Credits | Kind::More => {
-                Err(format!("a message of kind {} is not for a server", message.header.kind as u8))
+            Kind::Forgotten if peer.link().teller.is_some() => {
+                peer.link().forgotten();
+                Ok(())
             }
+            Kind::Reply
+            | Kind::Welcome
+            | Kind::Credits
+            | Kind::More
+            | Kind::Opened
+            | Kind::Forget
+            | Kind::Forgotten => Err(format!("a message of kind {} is not for a server", message.header.kind as u8)),
         }
     }
 
@@ -259,9 +278,17 @@ pub(crate) struct VerbsPeer {
     link: Rc<Link>,
     /// Where the payload of answers may be written, by the numbers of their requests.
     windows: Rc<RefCell<HashMap<u64, Remote>>>,
+    /// What its client may read by itself. `None`: it cannot, or nobody may.
+    teller: Option<Rc<Teller>>,
 }
 
 impl VerbsPeer {
+    fn forgotten(&self) {
+        if let Some(teller) = &self.teller {
+            teller.forgotten(&self.link);
+        }
+    }
+
     /// Keeps where the payload of the answer to this request may be written.
     ///
     /// # Errors
@@ -316,6 +343,20 @@ impl PeerLink for VerbsPeer {
         }
         let link = Rc::clone(&self.link);
         Ok(Some(Box::pin(async move { link.taken().await })))
+    }
+
+    fn may_tell(&self, seen: Seen) -> bool {
+        self.teller.as_ref().is_some_and(|teller| teller.may_tell(seen))
+    }
+
+    fn open(&self, location: &Location) -> bool {
+        self.teller.as_ref().is_some_and(|teller| teller.open(&self.link, location))
+    }
+
+    fn look(&self, seen: Seen, now: Instant) {
+        if let Some(teller) = &self.teller {
+            teller.look(&self.link, seen, now);
+        }
     }
 
     fn operations(&self) -> usize {

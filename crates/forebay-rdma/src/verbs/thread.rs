@@ -12,7 +12,7 @@ use forebay_locks::Mutex;
 use forebay_locks::heartbeat::Asked;
 use forebay_types::ByteSize;
 use forebay_ucx::{LockLimit, Spin};
-use forebay_verbs::{Device, Domain, Library, Registration};
+use forebay_verbs::{Device, Domain, Library, ReadableBoard, Registration};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +67,10 @@ pub struct VerbsThreadStats {
     pub unadmitted: u64,
     /// Messages that did not show the pass of their connection. They were dropped.
     pub forged: u64,
+    /// Reads by clients on it of workers' memory, without these workers' help.
+    pub one_sided: u64,
+    /// Such reads that were not believed, and asked the worker: what they read was evicted, or corrupt.
+    pub one_sided_refused: u64,
 }
 
 impl VerbsThread {
@@ -81,7 +85,9 @@ impl VerbsThread {
         let client_id = random_number().ok().and_then(NonZeroU64::new);
         let client_id = client_id.ok_or_else(|| RdmaError::Thread("the system gives no random numbers".to_owned()))?;
         let part = options.registered.min(MAX_PART);
-        let registration = Arc::new(Registration::growing(&Domain::new(device)?, &options.pool, part));
+        let domain = Domain::new(device)?;
+        let board = options.pool.board().map(|board| ReadableBoard::new(&domain, board)).transpose()?;
+        let registration = Arc::new(Registration::growing(&domain, &options.pool, part));
         let (jobs, queue) = mpsc::unbounded_channel();
         let this = Self {
             name: options.name.as_str().into(),
@@ -100,7 +106,7 @@ impl VerbsThread {
         if options.given_up.is_cancelled() {
             return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
         }
-        this.spawn(library, &options, queue)?;
+        this.spawn(library, &options, board, queue)?;
         *this.heartbeat.lock() = Some(heartbeat(format!("verbs-{}", this.name), &this.jobs));
         Ok(this)
     }
@@ -109,6 +115,7 @@ impl VerbsThread {
         &self,
         library: Library,
         options: &VerbsOptions,
+        board: Option<Arc<ReadableBoard>>,
         queue: mpsc::UnboundedReceiver<Job>,
     ) -> Result<(), RdmaError> {
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -117,7 +124,7 @@ impl VerbsThread {
         let (gauges, client_id) = (Arc::clone(&self.gauges), self.client_id);
         let ended = self.ended.clone().drop_guard();
         let thread = std::thread::Builder::new().name(format!("verbs-{}", options.name)).spawn(move || {
-            let core = || Core::new(library, registration, fabric, client_id, &stop, gauges);
+            let core = || Core::new(library, (registration, board), fabric, client_id, &stop, gauges);
             run(core, queue, spin, &stop, &ready);
             drop(ended);
         });
@@ -168,6 +175,8 @@ impl VerbsThread {
             connections: self.gauges.connections.load(Ordering::Relaxed),
             unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
             forged: self.gauges.forged.load(Ordering::Relaxed),
+            one_sided: self.gauges.one_sided.load(Ordering::Relaxed),
+            one_sided_refused: self.gauges.one_sided_refused.load(Ordering::Relaxed),
         }
     }
 

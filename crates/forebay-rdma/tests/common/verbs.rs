@@ -13,7 +13,7 @@ use forebay_transport::Service;
 use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
 use forebay_verbs::{
     CompletionChannel, CompletionQueue, Device, Domain, Ended, Event, EventChannel, EventKind, Handshake, Id, Library,
-    Post, QueuePair, QueuePairOptions, Registration,
+    Post, QueuePair, QueuePairOptions, Read, ReadDone, Reading, Registration, Shown,
 };
 
 use super::{BLOCK_SIZE, CLUSTER, client_options, ours, pool, skipped};
@@ -30,6 +30,9 @@ pub(crate) const REPLY: u8 = 3;
 pub(crate) const WELCOME: u8 = 4;
 pub(crate) const CREDITS: u8 = 5;
 pub(crate) const MORE: u8 = 6;
+pub(crate) const OPENED: u8 = 7;
+pub(crate) const FORGET: u8 = 8;
+pub(crate) const FORGOTTEN: u8 = 9;
 
 /// The two devices.
 pub(crate) struct Devices {
@@ -54,7 +57,7 @@ pub(crate) fn devices() -> Option<Devices> {
 }
 
 impl Devices {
-    fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+    pub(crate) fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
         let registered = pool.capacity();
         let options = VerbsOptions::new(device, pool, registered);
         Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
@@ -93,6 +96,13 @@ pub(crate) fn offer(credits: u16, frame_length: u32) -> Vec<u8> {
     offer
 }
 
+/// The same of one that reads memory by itself, or lets others read its own.
+pub(crate) fn one_sided_offer(credits: u16, frame_length: u32) -> Vec<u8> {
+    let mut offer = offer(credits, frame_length);
+    offer[12] = 1;
+    offer
+}
+
 /// A frame that returns credits.
 pub(crate) fn frame_with(kind: u8, credits: u16, (key, address): (u32, u64), message: &[u8]) -> Vec<u8> {
     let mut frame = vec![kind, 0];
@@ -116,10 +126,16 @@ pub(crate) struct Raw {
     events: Rc<EventChannel>,
     queue: Rc<CompletionQueue>,
     pub(crate) registration: Arc<Registration>,
+    reading: Reading,
 }
 
 impl Raw {
-    pub(crate) fn new((device, _): &(String, IpAddr)) -> Self {
+    pub(crate) fn new(device: &(String, IpAddr)) -> Self {
+        Self::reading(device, Reading::None)
+    }
+
+    /// The same, which reads the memory of its peers, or has them read its own.
+    pub(crate) fn reading((device, _): &(String, IpAddr), reading: Reading) -> Self {
         let library = Library::load().unwrap();
         let device = Device::open(library, device).unwrap();
         let channel = CompletionChannel::new(&device).unwrap();
@@ -127,7 +143,7 @@ impl Raw {
         let memory = pool(8);
         let registration = Registration::growing(&Domain::new(device).unwrap(), &memory, memory.capacity());
         registration.grow_with(memory.capacity(), |_| true).unwrap();
-        Self { events: EventChannel::new(library).unwrap(), queue, registration: Arc::new(registration) }
+        Self { events: EventChannel::new(library).unwrap(), queue, registration: Arc::new(registration), reading }
     }
 
     /// The next event that is about more than that a number may be used again.
@@ -143,7 +159,7 @@ impl Raw {
         id.resolve_route(PATIENCE).unwrap();
         assert_eq!(self.event("a way").kind, EventKind::RouteResolved);
         let pair = RawPair::new(self, id);
-        pair.pair.connect(handshake(offer)).unwrap();
+        pair.pair.connect(handshake(offer, self.reading)).unwrap();
         let answer = self.event("an answer");
         match answer.kind {
             EventKind::Established => Ok(pair),
@@ -165,7 +181,8 @@ impl Raw {
             event.request
         });
         let mut pair = RawPair::new(self, request);
-        pair.pair.accept(handshake(&offer(32, 1024))).unwrap();
+        let offer = if self.reading == Reading::None { offer(32, 1024) } else { one_sided_offer(32, 1024) };
+        pair.pair.accept(handshake(&offer, self.reading)).unwrap();
         assert_eq!(pair.hear("a hello")[0], HELLO);
         pair.send(&frame(WELCOME, &hello()), Post::default());
         let request = pair.hear("a request");
@@ -174,8 +191,8 @@ impl Raw {
     }
 }
 
-fn handshake(offer: &[u8]) -> Handshake<'_> {
-    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7 }
+fn handshake(offer: &[u8], reading: Reading) -> Handshake<'_> {
+    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7, reading }
 }
 
 /// What `poll` gives in the end.
@@ -208,6 +225,7 @@ impl<'a> RawPair<'a> {
             frame_length: 8192,
             inline: 96,
             windows: 0,
+            reads: if raw.reading == Reading::Ours { 4 } else { 0 },
         };
         let pair = QueuePair::new(id, &raw.registration, &raw.queue, &options).unwrap();
         Self { raw, pair, heard: VecDeque::new(), is_broken: false }
@@ -251,6 +269,20 @@ impl<'a> RawPair<'a> {
             assert!(heard.is_some() || !self.is_broken, "{what}: the connection has ended");
             heard
         })
+    }
+
+    /// Reads the peer's memory. `None`: that ended the connection.
+    pub(crate) fn read(&mut self, read: Read, what: &str) -> Option<ReadDone> {
+        self.pair.read(read).unwrap();
+        wait(what, || {
+            self.poll();
+            self.pair.next_read().map(Some).or(self.is_broken.then_some(None))
+        })
+    }
+
+    /// What lets the peer read the memory that its pool begins with, once it is bound.
+    pub(crate) fn show(&mut self) -> Shown {
+        self.pair.show(0).unwrap().unwrap()
     }
 
     /// The header and the text of the next reply.

@@ -250,3 +250,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn where_reads_are_striped_paths_that_are_up_share_them_and_a_part_that_failed_goes_elsewhere() {
+    let (start, part) = (Instant::now(), (1 << 20, None));
+    let shared = |paths: &mut PathSelector| paths.divide(4 << 20, start).map(|division| division.len());
+    let striped = |fallback| selector(fallback, &TWO_CARDS).striping([None; 3]);
+    let mut paths = striped(Fallback::Auto);
+    assert_eq!(shared(&mut paths), Some(2));
+    assert_eq!(paths.instead_of(0, part, true, 0, start), Some(1), "another card before TCP");
+    assert_eq!(paths.choose(1, start), Choice::Use(1), "any of those that are alike");
+    assert_eq!(paths.failed(1, "link down".into(), start), Some(Switch::PathDown(1)));
+    assert_eq!(shared(&mut paths), None, "one is left");
+    assert_eq!(paths.instead_of(1, part, false, 0, start), Some(0));
+    assert_eq!(paths.instead_of(0, part, false, 0, start), None, "what is late has nowhere else to go");
+    assert_eq!(paths.instead_of(0, part, true, 0, start), Some(2), "what failed has");
+    assert_eq!(paths.instead_of(2, part, true, 1, start), Some(0));
+    let mut paths = striped(Fallback::Never);
+    assert_eq!(paths.choose(0, start), Choice::Use(0));
+    assert_eq!(paths.failed(0, "link down".into(), start), Some(Switch::PathDown(0)));
+    assert_eq!(paths.instead_of(1, part, true, 0, start), None, "TCP is not allowed");
+    let mut one = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]).striping([None; 2]);
+    assert!(one.loads().is_none() && shared(&mut one).is_none());
+}

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::counts::{
     answers, buffers, evicted, fuse, gets, listeners, lists, meta, passed, puts, rdma_read, rdma_received, rdma_write,
-    read, received, remote, removals, retries, s3, s3_requests, sent,
+    read, received, remote, removals, retries, s3, s3_requests, sent, striping,
 };
 use forebay_node::report::Report;
 
@@ -164,7 +164,7 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 61] = {
+const COLUMNS: [Column; 63] = {
     use Format::{Bytes, Count, Millis, Percent};
     use Section::{Ahead, Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, S3, Usage};
     [
@@ -198,6 +198,8 @@ const COLUMNS: [Column; 61] = {
         column(Rdma, "r_ops", Count, 1, |i| i.per_second(&i.latency(rdma_read)?)),
         column(Rdma, "r_lat", Millis, 1, |i| i.mean(&i.latency(rdma_read)?)),
         column(Rdma, "r_p99", Millis, 1, |i| i.p99(&i.latency(rdma_read)?)),
+        column(Rdma, "striped", Count, 1, |i| i.rate(|r| striping(r, |striping| striping.reads))),
+        column(Rdma, "again", Count, 1, |i| i.rate(|r| striping(r, |striping| striping.late + striping.failed))),
         column(Object, "get", Bytes, 0, |i| i.rate(received)),
         column(Object, "get_c", Count, 0, |i| i.per_second(&i.latency(gets)?)),
         column(Object, "lat", Millis, 0, |i| i.mean(&i.latency(gets)?)),
@@ -401,6 +403,8 @@ pub(super) mod tests {
             ("/rdma/w_ops", 10.0),
             ("/rdma/lat", 0.1),
             ("/rdma/recv", 40960.0),
+            ("/rdma/striped", 10.0),
+            ("/rdma/again", 20.0),
             ("/object/get", 40960.0),
             ("/object/get_c", 10.0),
             ("/object/put", 20480.0),

@@ -2,7 +2,7 @@
 
 use forebay_metrics::LatencySnapshot;
 
-use forebay_node::report::{Listener, OriginCounts, OriginOperation, Paths, Report, S3};
+use forebay_node::report::{Listener, OriginCounts, OriginOperation, Paths, Report, S3, Striping};
 
 fn all<'a>(latencies: impl IntoIterator<Item = &'a LatencySnapshot>) -> LatencySnapshot {
     latencies.into_iter().fold(LatencySnapshot::default(), |sum, latency| sum.and(latency))
@@ -103,6 +103,12 @@ pub(super) fn rdma_received(report: &Report) -> Option<f64> {
 pub(super) fn rdma_read(report: &Report) -> Option<LatencySnapshot> {
     let paths = rdma_paths(report);
     (!paths.is_empty()).then(|| all(paths.iter().map(|paths| &paths.rdma.latency)))
+}
+
+/// Reads that are divided among several cards.
+pub(super) fn striping(report: &Report, of: impl Fn(&Striping) -> u64) -> Option<f64> {
+    let counts = rdma_paths(report).into_iter().map(|paths| of(&paths.striping));
+    counts.reduce(|sum, count| sum + count).map(|count| count as f64)
 }
 
 /// Bytes from origins: as a worker in the process received them, or else as the client's reads caused them.
