@@ -192,5 +192,13 @@ async fn refusal(connection: &mut Connection, framing: Framing) -> (Bytes, bool)
     (raw.into(), is_all)
 }
 
+/// What a fuzzer feeds to the reader of heads and of chunked bodies: whether there is a head, and how long it is.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read_head(bytes: &[u8]) -> Option<usize> {
+    // Neither may panic, whatever it says.
+    let _ = head::dechunked(bytes);
+    head::parse(bytes).ok().flatten().map(|head| head.length)
+}
+
 #[cfg(test)]
 mod tests;
