@@ -193,6 +193,10 @@ keys! {
         origin_s3_anonymous "origin.s3.anonymous": bool = false;
         /// The checksum that the server verifies for uploaded data.
         origin_s3_checksum "origin.s3.checksum": S3Checksum = S3Checksum::Auto;
+        /// Read objects from the connection directly into the cache's memory. `false`: through the buffers of the HTTP
+        /// library, as with any value where a proxy or a special setting for connections (`AWS_PROXY_URL` and others)
+        /// is in the environment.
+        origin_s3_in_place "origin.s3.in_place": bool = true;
     }
     section "Metadata: attributes and listings" {
         /// How long attributes and listings stay valid before Forebay asks the origin again. 0: it always asks.

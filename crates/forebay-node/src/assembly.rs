@@ -82,6 +82,7 @@ pub fn origin_options(loaded: &Loaded) -> OriginOptions {
         connect_timeout: config.origin_connect_timeout,
         retry_deadline: config.origin_retry_deadline,
         max_attempts: config.origin_retry_max_attempts,
+        in_place: config.origin_s3_in_place,
         s3: S3Options {
             endpoint: config.origin_s3_endpoint.clone(),
             region: config.origin_s3_region.clone(),

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_types::{Attr, Failure, FailureKind, FileVersion};
+use forebay_types::{Attr, Failure, FailureKind, FileVersion, RunningChecksums, SECTOR_SIZE, SectorChecksums};
 use rustix::fs::Access;
 
 use self::completed::Completed;
@@ -155,14 +155,29 @@ impl Origin for FileOrigin {
     }
 
     async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
+        self.read_checksummed(version, range, into).await.map(drop)
+    }
+
+    async fn read_checksummed(
+        &self,
+        version: &FileVersion,
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<SectorChecksums, Failure> {
         check_read(&self.directory.url, version, &range, into.len())?;
         let version = version.clone();
         let path = Arc::clone(&version.path);
-        // The thread cannot borrow the caller's buffer: a dropped future would leave it writing there. Hence one copy.
+        // The thread cannot borrow the caller's buffer: a dropped future would leave it writing there. Hence one copy, a sector at a
+        // time, which is summed while it is in the processor's cache.
         let bytes = self.blocking(Operation::Read, &path, move |directory| directory.read(&version, range)).await?;
-        into.copy_from_slice(&bytes);
+        let (mut checksums, mut copied) = (RunningChecksums::of_length(bytes.len()), 0);
+        for sector in bytes.chunks(SECTOR_SIZE as usize) {
+            into[copied..copied + sector.len()].copy_from_slice(sector);
+            copied += sector.len();
+            checksums.advance(&into[..copied]);
+        }
         self.stats.count_bytes(bytes.len() as u64);
-        Ok(())
+        Ok(checksums.end(into))
     }
 
     fn takes_changes(&self) -> bool {

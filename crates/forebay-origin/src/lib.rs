@@ -38,7 +38,7 @@ pub use options::{ChosenBy, OriginError, OriginOptions, S3Keys, S3Options};
 pub use stats::{OriginCounts, OriginOperation};
 
 use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion};
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, SectorChecksums};
 
 /// How much room the file system of an origin has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -110,6 +110,21 @@ pub trait Origin: Send + Sync + 'static {
     /// version do not fit together or the version is another origin's; see the trait's contract for the rest. What
     /// `into` holds after a failure is unspecified.
     async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure>;
+
+    /// The same, and the CRC32C of each [`SECTOR_SIZE`](forebay_types::SECTOR_SIZE) bytes of what was read, which an implementation may
+    /// compute as the bytes come in.
+    ///
+    /// # Errors
+    /// As for [`Origin::read`].
+    async fn read_checksummed(
+        &self,
+        version: &FileVersion,
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<SectorChecksums, Failure> {
+        self.read(version, range, into).await?;
+        Ok(SectorChecksums::of(into))
+    }
 
     /// Whether this origin can be written.
     fn takes_changes(&self) -> bool {

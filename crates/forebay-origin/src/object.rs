@@ -1,8 +1,8 @@
 //! Origins over the `object_store` crate: S3, Google Cloud Storage, Azure Blob Storage, http(s).
 //!
-//! * **Reads** are GETs with a bounded range, never open-ended, and carry `If-Match` (without an entity tag,
+//! * **Reads** (`object/reading.rs`) are GETs with a bounded range, never open-ended, and carry `If-Match` (without an entity tag,
 //!   `If-Unmodified-Since`). The answer is believed only if its range, entity tag and object size are the asked-for ones
-//!   and its body is exactly as long. Chunks go straight from the socket into the caller's buffer.
+//!   and its body is exactly as long. From S3 it goes from the socket into the caller's buffer (`object/in_place.rs`).
 //! * **`stat`** asks two things at once, HEAD for the file and a listing of one key for the directory, since either may
 //!   exist and the directory shadows the file.
 //! * **Listings** take one page of the origin at a time (`object/listing.rs`).
@@ -27,9 +27,11 @@ mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod guard;
+mod in_place;
 mod listing;
 mod markers;
 mod profile;
+mod reading;
 mod writes;
 
 use std::borrow::Cow;
@@ -39,16 +41,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, VersionTag};
-use futures::StreamExt;
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, SectorChecksums, VersionTag};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{Attributes, GetOptions, GetRange, GetResult, ObjectMeta};
+use object_store::{Attributes, GetOptions, GetResult, ObjectMeta};
 use tracing::warn;
 use url::Url;
 
-use crate::names::{check_path, check_read, invalid, not_a_directory, not_found, shown};
+use crate::names::{check_path, invalid, not_a_directory, not_found, shown};
 use crate::retry::Verdict;
 use crate::stats::Operation;
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
@@ -230,71 +230,6 @@ impl ObjectStoreOrigin {
         }
     }
 
-    async fn read_once(
-        &self,
-        version: &FileVersion,
-        key: &Path,
-        range: Range<u64>,
-        into: &mut [u8],
-        exchange: &Exchange,
-    ) -> Result<(), Problem> {
-        let path = &version.path;
-        let mut options = GetOptions {
-            range: Some(GetRange::Bounded(range.clone())),
-            extensions: exchange.extensions(),
-            ..GetOptions::default()
-        };
-        match &version.tag {
-            // A weak tag never matches in `If-Match` (RFC 9110, 13.1.1); the check of the answer has to do.
-            VersionTag::Etag(etag) if etag.starts_with("W/") => {}
-            VersionTag::Etag(etag) => options.if_match = Some(etag.to_string()),
-            VersionTag::Modified { nanos, .. } => {
-                options.if_unmodified_since = Some(DateTime::from_timestamp_nanos(*nanos))
-            }
-        }
-        let place = || shown(&self.requests.url, path);
-        let result = match self.client.store.get_opts(key, options).await {
-            Ok(result) => result,
-            Err(error) => {
-                let problem = self.problem(path, exchange, &error);
-                return Err(match problem.failure.kind() {
-                    FailureKind::NotFound => Problem::version_changed(&self.requests.url, path),
-                    // A whole answer to a request for a range: trying again changes nothing.
-                    _ if exchange.observed().status == 200 => Problem::new(
-                        Verdict::Final,
-                        FailureKind::Unsupported,
-                        format!("{}: {} does not serve ranges of files", place(), self.requests.setting.endpoint),
-                    ),
-                    _ => problem,
-                });
-            }
-        };
-        if !is_version(&result, version) {
-            return Err(Problem::version_changed(&self.requests.url, path));
-        }
-        if result.range != range {
-            return Err(Problem::transient(format!("{}: bytes {:?} came for {range:?}", place(), result.range)));
-        }
-        let mut chunks = result.into_stream();
-        let mut filled = 0;
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| self.problem(path, exchange, &error))?;
-            let Some(target) = into.get_mut(filled..filled + chunk.len()) else {
-                return Err(Problem::transient(format!(
-                    "{}: more bytes came than the {} asked for",
-                    place(),
-                    into.len()
-                )));
-            };
-            target.copy_from_slice(&chunk);
-            filled += chunk.len();
-        }
-        if filled < into.len() {
-            return Err(Problem::transient(format!("{}: {filled} bytes came of {}", place(), into.len())));
-        }
-        Ok(())
-    }
-
     fn warn_of_names(&self, path: &[u8], count: usize) {
         if count > 0 && !self.warned_of_names.swap(true, Ordering::Relaxed) {
             let directory = shown(&self.requests.url, path);
@@ -391,19 +326,16 @@ impl Origin for ObjectStoreOrigin {
     }
 
     async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
-        check_read(&self.requests.url, version, &range, into.len())?;
-        let (_, key) = self.key(&version.path)?;
-        let mut attempts = self.requests.attempts(Operation::Read, &version.path);
-        loop {
-            let exchange = Exchange::default();
-            match attempts.run(self.read_once(version, &key, range.clone(), into, &exchange)).await {
-                Ok(()) => {
-                    self.requests.stats.count_bytes(into.len() as u64);
-                    return Ok(());
-                }
-                Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
-            }
-        }
+        self.read_range(version, range, into).await.map(drop)
+    }
+
+    async fn read_checksummed(
+        &self,
+        version: &FileVersion,
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<SectorChecksums, Failure> {
+        self.read_range(version, range, into).await
     }
 
     fn takes_changes(&self) -> bool {
@@ -449,20 +381,6 @@ impl Origin for ObjectStoreOrigin {
     async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
         self.remove_marker(path).await
     }
-}
-
-/// Whether an answer is of this version. Without an entity tag in it there is the condition that was sent.
-fn is_version(result: &GetResult, version: &FileVersion) -> bool {
-    let ObjectMeta { size, e_tag, last_modified, .. } = &result.meta;
-    let same_tag = match &version.tag {
-        VersionTag::Etag(expected) => e_tag.as_deref().map(quoted).is_some_and(|etag| etag == **expected),
-        VersionTag::Modified { nanos, .. } => is_same_second(*last_modified, *nanos),
-    };
-    same_tag && *size == version.size
-}
-
-fn is_same_second(time: DateTime<Utc>, nanos: i64) -> bool {
-    whole_seconds(time) == nanos
 }
 
 fn directory_prefix(key: &str) -> String {

@@ -19,6 +19,9 @@ pub struct OriginOptions {
     pub retry_deadline: Duration,
     /// The most attempts of one operation.
     pub max_attempts: u32,
+    /// Read the bodies of S3's answers from the connection right into the reader's memory, rather than through the buffers of an HTTP
+    /// library.
+    pub in_place: bool,
     /// S3 only.
     pub s3: S3Options,
     /// Take `http://` endpoints. Without it only `https://` ones are taken.
@@ -119,6 +122,7 @@ impl Default for OriginOptions {
             connect_timeout: Duration::from_secs(5),
             retry_deadline: Duration::from_secs(60),
             max_attempts: 12,
+            in_place: true,
             s3: S3Options::default(),
             allow_http: false,
             chosen_by: ChosenBy::Operator,

@@ -88,9 +88,47 @@ impl fmt::Debug for SectorChecksums {
     }
 }
 
+/// The checksums of consecutive sectors whose bytes still come in: each sector is summed as soon as it is whole. Whoever tells it of
+/// each piece right after it came has its bytes summed while they are in the processor's cache.
+#[derive(Debug, Default)]
+pub struct RunningChecksums {
+    /// Of the sectors that are whole.
+    checksums: Vec<u8>,
+    /// The bytes of these.
+    summed: usize,
+}
+
+impl RunningChecksums {
+    /// None yet of `length` bytes that are to come.
+    #[must_use]
+    pub fn of_length(length: usize) -> Self {
+        Self { checksums: Vec::with_capacity(length.div_ceil(SECTOR_SIZE as usize) * SUM), summed: 0 }
+    }
+
+    /// `so_far` is all that has come, from the first sector on. What came before is the same as the last time, and is not looked at.
+    pub fn advance(&mut self, so_far: &[u8]) {
+        for sector in so_far.get(self.summed..).unwrap_or_default().chunks_exact(SECTOR_SIZE as usize) {
+            self.checksums.extend_from_slice(&crc32c(sector).to_le_bytes());
+            self.summed += sector.len();
+        }
+    }
+
+    /// `all` is all that came: the last sector may be short.
+    #[must_use]
+    pub fn end(mut self, all: &[u8]) -> SectorChecksums {
+        self.advance(all);
+        let last = all.get(self.summed..).unwrap_or_default();
+        if !last.is_empty() {
+            self.checksums.extend_from_slice(&crc32c(last).to_le_bytes());
+        }
+        SectorChecksums(self.checksums.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_rfc_3720_vectors_hold() {
@@ -114,5 +152,21 @@ mod tests {
         assert_eq!(checksums.slice(0..1).unwrap().check(&bytes), Err(1));
         assert_eq!((checksums.check_from(1, &bytes), checksums.check_from(9, &bytes)), (Err(0), Err(0)));
         assert!(checksums.slice(3..5).is_none() && SectorChecksums::from_bytes(Bytes::from_static(b"123")).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn checksums_of_what_comes_in_pieces_are_those_of_the_whole(
+            length in 0usize..200_000,
+            pieces in prop::collection::vec(1usize..70_000, 0..20),
+        ) {
+            let bytes: Vec<u8> = (0..length).map(|at| (at % 241) as u8).collect();
+            let (mut running, mut came) = (RunningChecksums::of_length(length), 0);
+            for piece in pieces {
+                came = (came + piece).min(length);
+                running.advance(&bytes[..came]);
+            }
+            prop_assert_eq!(running.end(&bytes), SectorChecksums::of(&bytes));
+        }
     }
 }

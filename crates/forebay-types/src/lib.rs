@@ -39,7 +39,7 @@ pub use acl::{AccessList, AccessListError, MAX_LISTED};
 pub use attr::{Attr, DirEntry, FileKind};
 pub use bits::BitSet;
 pub use block::{BlockKey, BlockLayout, MAX_BLOCK_SIZE, MAX_SECTORS, MIN_BLOCK_SIZE, Piece, SECTOR_SIZE, SectorRange};
-pub use checksum::{SectorChecksums, crc32c};
+pub use checksum::{RunningChecksums, SectorChecksums, crc32c};
 pub use choice::{AuditEvents, FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
 pub use failure::{Failure, FailureKind};
 pub use file::{FileId, FileVersion, FileVersionError, VersionTag};

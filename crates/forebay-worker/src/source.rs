@@ -42,8 +42,9 @@ impl BlockSource for Origins {
         let length = fetch.length();
         let mut filled = buffers.landing(length).await?;
         let range = fetch.layout.file_range(fetch.key.index, fetch.sectors);
-        origin.read(&fetch.version, range, &mut filled[..length as usize]).await?;
-        Ok(Fetched { filled, checksums: None, from_cache: 0 })
+        // Summed while they came, so nobody goes through them once more for that.
+        let checksums = origin.read_checksummed(&fetch.version, range, &mut filled[..length as usize]).await?;
+        Ok(Fetched { filled, checksums: Some(checksums), from_cache: 0 })
     }
 
     fn keeping(&self, file: FileId, version: &FileVersion) -> Keeping {

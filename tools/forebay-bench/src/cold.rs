@@ -24,6 +24,8 @@ const COLD_TARGET: f64 = 0.95;
 const DISTANCE: Duration = Duration::from_millis(20);
 /// Marks the row of a cache that takes its memory as it fills.
 const NEW_MEMORY: &str = "new memory";
+/// Marks the rows of a cache that gets its bytes through the HTTP library's buffers.
+const LIBRARY: &str = "through the HTTP library";
 
 /// Measures it.
 ///
@@ -42,13 +44,16 @@ pub(crate) fn measure(
     }
     let distant = fixture.distant_server(DISTANCE)?;
     let (near, far) = (&Source::new(fixture, &fixture.server)?, &Source::new(fixture, &distant)?);
-    let case = |name: &str, source, read| mounted(fixture, name, source, keys, Memory::Prewarmed, read);
+    let case = |name: &str, source, read| mounted(fixture, name, source, keys, Cache::Prewarmed, read);
+    let library = |name: &str, read| mounted(fixture, name, near, keys, Cache::ThroughLibrary, read);
     let parts = |source: &'_ Source| timed(1, || runtime.block_on(source.get_parts(fixture.settings.size)));
     let files = |source: &'_ Source| timed(keys.len(), || runtime.block_on(source.get_files(keys)));
     let cases = vec![
         case("cold, direct", near, read_direct),
-        mounted(fixture, "cold, direct, new memory", near, keys, Memory::New, read_direct),
+        mounted(fixture, "cold, direct, new memory", near, keys, Cache::New, read_direct),
+        library("cold, direct, HTTP library", read_direct),
         case("cold, buffered", near, read_buffered),
+        library("cold, buffered, HTTP library", read_buffered),
         Case::new("plain ranged GETs", move || parts(near)),
         case("cold, direct, distant", far, read_direct),
         Case::new("plain ranged GETs, distant", move || parts(far)),
@@ -74,10 +79,14 @@ fn read_buffered(mount: &Path, _: &[String]) -> anyhow::Result<u64> {
     read_to_end(&mount.join(LARGE), OFlags::empty())
 }
 
-/// Whether the kernel has backed the cache's memory before it is used.
+/// What is measured of a cache.
 #[derive(Clone, Copy)]
-enum Memory {
+enum Cache {
+    /// The kernel has backed its memory before it is used.
     Prewarmed,
+    /// The same with `origin.s3.in_place=false`.
+    ThroughLibrary,
+    /// It takes its memory as it fills.
     New,
 }
 
@@ -87,13 +96,17 @@ fn mounted<'a>(
     name: &str,
     source: &'a Source,
     keys: &'a [String],
-    memory: Memory,
+    cache: Cache,
     read: Read,
 ) -> Case<'a> {
     Case::new(name, move || {
-        let mount = match memory {
-            Memory::New => fixture.up(Some(source.url.clone()))?,
-            Memory::Prewarmed => fixture.prewarmed_up("up", Some(source.url.clone()), fixture.memory())?,
+        let endpoint = Some(source.url.clone());
+        let mount = match cache {
+            Cache::New => fixture.up(endpoint)?,
+            Cache::Prewarmed => fixture.prewarmed_up("up", endpoint, fixture.memory(), &[])?,
+            Cache::ThroughLibrary => {
+                fixture.prewarmed_up("up", endpoint, fixture.memory(), &["-o", "origin.s3.in_place=false"])?
+            }
         };
         let sample = timed(keys.len(), || read(mount.path(), keys))?;
         mount.unmount()?;
@@ -102,16 +115,20 @@ fn mounted<'a>(
 }
 
 fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> anyhow::Result<()> {
-    let [direct, new_memory, buffered, parts, far, far_parts, small, files, far_small, far_files] = outcomes else {
+    let [direct, new_memory, library, buffered, buffered_library, parts, far, far_parts, small, files, rest @ ..] =
+        outcomes
+    else {
         anyhow::bail!("there are {} outcomes", outcomes.len())
     };
+    let [far_small, far_files] = rest else { anyhow::bail!("there are {} outcomes", outcomes.len()) };
     let text = format!(
         "The first read of a file by a fresh `forebay up`, one reader, 1 MiB at a time, against ranged GETs of 4 MiB, \
          {PARTS_AT_ONCE} at once, of the same object, their bytes thrown away. {small_files} small files of 100 KiB are \
          read whole by {READERS} readers, against {READERS} GETs at once. `{} ms away`: the server waits so long before \
          it answers a request, as a real store does; otherwise it is as near as the same machine, and all that counts is \
          the processor's time. The cache's memory was taken from the kernel before (`worker.memory.prewarm`), except where \
-         it is new: there the kernel's clearing of pages is part of the read.",
+         it is new: there the kernel's clearing of pages is part of the read. `{LIBRARY}`: with \
+         `origin.s3.in_place=false`, so that bytes are copied from its buffers into the cache.",
         DISTANCE.as_millis()
     );
     let away = format!("{} ms away", DISTANCE.as_millis());
@@ -120,11 +137,13 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
         ("large file, direct".to_owned(), direct, parts),
         ("large file, buffered".to_owned(), buffered, parts),
         (format!("large file, direct, {NEW_MEMORY}"), new_memory, parts),
+        (format!("large file, direct, {LIBRARY}"), library, parts),
+        (format!("large file, buffered, {LIBRARY}"), buffered_library, parts),
         (format!("large file, direct, {away}"), far, far_parts),
     ];
     for (name, ours, theirs) in large {
         let ratio = ours.ratio(theirs, |sample| sample.rate);
-        if !name.ends_with(NEW_MEMORY) {
+        if !name.ends_with(NEW_MEMORY) && !name.ends_with(LIBRARY) {
             report.ratio_target(&format!("cold, {name}"), "plain GETs", COLD_TARGET, ratio);
         }
         table.row(vec![format!("{name}, GB/s"), rate(ours), rate(theirs), percent(ratio)]);

@@ -171,14 +171,15 @@ impl Fixture {
         self.up_with(name, None, more)
     }
 
-    /// The same with another size of the cache, when it has all its memory.
+    /// The same with another size of the cache, when it has all its memory, and with more options.
     pub(crate) fn prewarmed_up(
         &self,
         name: &str,
         endpoint: Option<String>,
         memory: ByteSize,
+        more: &[&str],
     ) -> anyhow::Result<MountProcess> {
-        let mount = self.up_of(name, endpoint, memory, &["-o", "worker.memory.prewarm=true"])?;
+        let mount = self.up_of(name, endpoint, memory, &[&["-o", "worker.memory.prewarm=true"], more].concat())?;
         let deadline = Instant::now() + PREWARM_WITHIN;
         while crate::process::resident(mount.pid()).context("`forebay up` has ended")? < memory.as_u64() {
             anyhow::ensure!(Instant::now() < deadline, "the cache's memory is not there after {PREWARM_WITHIN:?}");

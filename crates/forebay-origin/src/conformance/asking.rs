@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_types::{Attr, Failure, FailureKind, FileVersion};
+use forebay_types::{Attr, Failure, FailureKind, FileVersion, SectorChecksums};
 
 use crate::Origin;
 
@@ -17,7 +17,11 @@ pub(super) async fn assert_not_found(origin: &dyn Origin, path: &str) {
 
 pub(super) async fn read(origin: &dyn Origin, version: &FileVersion, start: u64, end: u64) -> Result<Vec<u8>, Failure> {
     let mut into = vec![0xa5; (end - start) as usize];
-    origin.read(version, start..end, &mut into).await.map(|()| into)
+    origin.read(version, start..end, &mut into).await?;
+    let mut again = vec![0x5a; into.len()];
+    let checksums = origin.read_checksummed(version, start..end, &mut again).await?;
+    assert!(again == into && checksums == SectorChecksums::of(&into), "bytes {start}..{end} and their checksums");
+    Ok(into)
 }
 
 pub(super) async fn list_all(origin: &dyn Origin, path: &str, max: usize) -> BTreeMap<String, Attr> {

@@ -127,10 +127,13 @@ async fn the_file_origin_conforms() {
 async fn the_s3_origin_conforms_on_the_testkits_server() {
     let directory = tempfile::tempdir().unwrap();
     let server = S3Server::start(directory.path()).unwrap();
-    server.create_bucket("bucket").unwrap();
     let keys = (server.access_key(), server.secret_key());
-    let origin = Arc::new(s3_origin(&server.url(), "s3://bucket/some%20prefix", keys, |_| {}));
-    check(&S3 { origin, store: s3_store(&server.url(), "bucket", keys) }).await;
+    for (in_place, bucket) in [(true, "bucket"), (false, "another")] {
+        server.create_bucket(bucket).unwrap();
+        let url = format!("s3://{bucket}/some%20prefix");
+        let origin = s3_origin(&server.url(), &url, keys, |options| options.in_place = in_place);
+        check(&S3 { origin: Arc::new(origin), store: s3_store(&server.url(), bucket, keys) }).await;
+    }
 }
 
 #[tokio::test]

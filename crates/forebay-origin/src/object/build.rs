@@ -25,6 +25,7 @@ use super::attempts::AT_WORK;
 use super::exchange::ObservingConnector;
 use super::failure::Setting;
 use super::guard::{self, Limits};
+use super::in_place::{InPlaceConnector, Settings};
 use super::profile::{Profile, ProfileFiles};
 use crate::{OriginError, OriginOptions, S3Checksum};
 
@@ -166,12 +167,13 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
         guard::check_server(url, &parsed, options)?;
         builder = builder.with_endpoint(parsed.as_str().trim_end_matches('/'));
     }
+    let is_tls = endpoint.as_ref().is_none_or(|endpoint| !endpoint.to_ascii_lowercase().starts_with("http:"));
     builder = builder
         .with_bucket_name(&bucket)
         .with_region(&region)
         .with_virtual_hosted_style_request(!path_style)
         .with_retry(no_retries())
-        .with_http_connector(connector_for_reads(options, plain_allowed));
+        .with_http_connector(connector_for_s3(options, variables, plain_allowed, is_tls));
     for (key, value) in client_settings(options, plain_allowed) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
@@ -325,6 +327,40 @@ fn no_retries() -> RetryConfig {
 /// The connections of the client that reads.
 fn connector_for_reads(options: &OriginOptions, plain_allowed: bool) -> ObservingConnector {
     ObservingConnector::for_reads(guard::connector(options, limits_of_reads(options), plain_allowed))
+}
+
+/// The same of S3, where bodies of objects are read in place, unless somebody asked for connections as only the client makes them.
+fn connector_for_s3(options: &OriginOptions, variables: &Variables, plain: bool, tls: bool) -> ObservingConnector {
+    let limits = limits_of_reads(options);
+    let others = guard::connector(options, limits, plain);
+    if !options.in_place || variables.iter().any(asks_for_other_connections) {
+        return ObservingConnector::for_reads(others);
+    }
+    let settings = Settings {
+        plain,
+        tls,
+        resolver: guard::resolver(options),
+        connect_timeout: options.connect_timeout,
+        silence: limits.silence,
+        idle_connections: options.max_concurrency,
+    };
+    ObservingConnector::for_reads(Box::new(InPlaceConnector::new(others, settings)))
+}
+
+/// Whether a variable asks for a proxy, for other certificates or for anything else that the client knows of connections, and that
+/// [`client_settings`] do not say themselves.
+fn asks_for_other_connections((name, value): (&String, &String)) -> bool {
+    use ClientConfigKey::{AllowHttp, ConnectTimeout, PoolMaxIdlePerHost, ReadTimeout, Timeout};
+    let name = name.to_ascii_lowercase();
+    if value.is_empty() || !name.starts_with("aws_") {
+        return !value.is_empty() && matches!(&*name, "http_proxy" | "https_proxy" | "all_proxy");
+    }
+    match name.parse() {
+        Ok(AmazonS3ConfigKey::Client(key)) => {
+            !matches!(key, AllowHttp | ConnectTimeout | PoolMaxIdlePerHost | ReadTimeout | Timeout)
+        }
+        _ => false,
+    }
 }
 
 /// The connections of the client that makes changes.

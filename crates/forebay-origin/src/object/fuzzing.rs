@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::exchange;
+use super::in_place::read_head;
 use super::listing::{Listed, Position, RawPage, is_usable_name, merge, parse};
 
 /// An object store's listing of a directory arrives in `pages`.
@@ -57,6 +58,16 @@ pub fn token(text: &str, max: usize) {
 /// When the status that is told is another one.
 pub fn answer(status: u16, body: &[u8]) {
     assert_eq!(exchange::read_answer(status, body).status, status);
+}
+
+/// An object store answers a GET whose body is read in place with `bytes`.
+///
+/// # Panics
+/// When a head is longer than what came, or another one once more has come.
+pub fn head(bytes: &[u8]) {
+    let Some(length) = read_head(bytes) else { return };
+    assert!(length <= bytes.len());
+    assert_eq!(read_head(&bytes[..length]), Some(length));
 }
 
 fn position(position: &Position) -> Position {

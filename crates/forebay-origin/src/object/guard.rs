@@ -11,6 +11,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -107,12 +108,20 @@ pub(super) struct Limits {
     pub(super) request: Duration,
 }
 
+/// What looks names up if a record named the server.
+pub(super) fn resolver(options: &OriginOptions) -> Option<GuardedResolver> {
+    match options.chosen_by {
+        ChosenBy::Operator | ChosenBy::Record => None,
+        ChosenBy::RecordWithServer { may_be_local } => Some(GuardedResolver { may_be_local }),
+    }
+}
+
 /// How a client connects: as it does by itself, or with care if a record named the server. `plain` allows `http://`.
 pub(super) fn connector(options: &OriginOptions, limits: Limits, plain: bool) -> Box<dyn HttpConnector> {
-    match options.chosen_by {
-        ChosenBy::Operator | ChosenBy::Record => Box::new(ReqwestConnector::default()),
-        ChosenBy::RecordWithServer { may_be_local } => Box::new(GuardedConnector {
-            resolver: GuardedResolver { may_be_local },
+    match resolver(options) {
+        None => Box::new(ReqwestConnector::default()),
+        Some(resolver) => Box::new(GuardedConnector {
+            resolver,
             plain,
             limits,
             connect_timeout: options.connect_timeout,
@@ -159,7 +168,7 @@ impl HttpConnector for GuardedConnector {
 
 /// Looks names up, and gives no address that is not for records.
 #[derive(Clone, Copy, Debug)]
-struct GuardedResolver {
+pub(crate) struct GuardedResolver {
     may_be_local: bool,
 }
 
@@ -187,13 +196,20 @@ impl GuardedResolver {
     }
 }
 
+impl GuardedResolver {
+    /// Where a name leads. The port is that of the URL, and not told here.
+    pub(crate) async fn lookup(self, name: &str) -> io::Result<Vec<SocketAddr>> {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((name, 0)).await?.collect();
+        self.check(name, &found).map_err(io::Error::other)?;
+        Ok(found)
+    }
+}
+
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let resolver = *self;
         Box::pin(async move {
-            // The port is that of the URL.
-            let mut found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            resolver.check(name.as_str(), &found)?;
+            let mut found = resolver.lookup(name.as_str()).await?;
             // Each connection begins with another server, where there are several.
             found.shuffle(&mut rand::rng());
             let found: Addrs = Box::new(found.into_iter());

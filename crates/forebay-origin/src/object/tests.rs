@@ -1,6 +1,7 @@
 //! Faults and refusals, over real sockets.
 
 mod clouds;
+mod reading;
 mod writes;
 
 use std::sync::Arc;

@@ -54,7 +54,9 @@ impl Peer for Ours {
                 mount
             }
             Self::Sized(bytes) => fixture.up_sized("peer-forebay", Fixture::memory_for(*bytes), &[])?,
-            Self::SizedPrewarmed(bytes) => fixture.prewarmed_up("peer-forebay", None, Fixture::memory_for(*bytes))?,
+            Self::SizedPrewarmed(bytes) => {
+                fixture.prewarmed_up("peer-forebay", None, Fixture::memory_for(*bytes), &[])?
+            }
             Self::SizedLocal(bytes) => {
                 let room = format!("client.local.size={}", Fixture::memory_for(*bytes));
                 let more = ["-o", &room, "-o", "client.local.min_opens=1", "-o", "client.local.first_open_size=1MiB"];

@@ -128,3 +128,14 @@ fn each_scheme_has_its_client() {
     assert_eq!(s3("gs://b", &options, &[("GOOGLE_SKIP_SIGNATURE", "true")]).unwrap().flavor, Flavor::S3);
     assert!(matches!(s3("ftp://b", &options, &[]), Err(OriginError::Scheme { .. })));
 }
+
+#[test]
+fn what_asks_for_connections_of_another_kind_is_left_to_the_client() {
+    let asks = |name: &str, value: &str| asks_for_other_connections((&name.to_owned(), &value.to_owned()));
+    for name in ["AWS_PROXY_URL", "aws_allow_invalid_certificates", "AWS_USER_AGENT", "https_proxy", "ALL_PROXY"] {
+        assert!(asks(name, "x") && !asks(name, ""), "{name}");
+    }
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_ALLOW_HTTP", "AWS_TIMEOUT", "AWS_CONFIG_FILE", "NO_PROXY", "PROXY_URL"] {
+        assert!(!asks(name, "x"), "{name}");
+    }
+}
