@@ -95,6 +95,13 @@ pub struct Turn {
     stays: PhantomData<*const ()>,
 }
 
+/// Whether the calling thread may wait for answers itself, as far as it alone is concerned: for who has work to do before [`begin`].
+#[must_use]
+#[inline]
+pub fn is_permitted() -> bool {
+    PERMISSION.get().is_some()
+}
+
 /// Whether the calling thread may wait for an answer itself, of a call that has so much time left.
 #[must_use]
 pub fn begin(options: &DriveOptions, left: Duration) -> Option<Turn> {
@@ -147,8 +154,8 @@ mod tests {
 
     #[test]
     fn a_thread_waits_only_while_it_is_permitted_to() {
-        assert!(begin(&OPTIONS, LONG).is_none());
-        let (may_wait, answered) = permitted(MANY, || begin(&OPTIONS, LONG).is_some());
+        assert!(!is_permitted() && begin(&OPTIONS, LONG).is_none());
+        let (may_wait, answered) = permitted(MANY, || is_permitted() && begin(&OPTIONS, LONG).is_some());
         assert!(may_wait && answered == 0);
         assert!(begin(&OPTIONS, LONG).is_none());
         let never = DriveOptions { wait: Duration::ZERO, ..OPTIONS };

@@ -37,7 +37,13 @@ impl<C> Outstanding<C> {
     /// No calls yet; with more than `max_abandoned` that were, no new ones are taken.
     #[must_use]
     pub fn new(max_abandoned: usize) -> Self {
-        Self { next: 1, calls: HashMap::new(), abandoned: 0, max_abandoned, accepting: true, unwatched: true }
+        Self::beginning_at(1, max_abandoned)
+    }
+
+    /// The same; its first call has the number `first`, since there were others before.
+    #[must_use]
+    pub fn beginning_at(first: u64, max_abandoned: usize) -> Self {
+        Self { next: first, calls: HashMap::new(), abandoned: 0, max_abandoned, accepting: true, unwatched: true }
     }
 
     /// Whether new calls may begin.
