@@ -81,14 +81,11 @@ impl Scene {
         if taken == Some(Taken::FromTask) {
             self.tell();
         }
-        self.begin();
-        if taken.is_none() && self.helm.call() {
-            self.tell();
-        }
-        self.send(call);
         if taken.is_none() {
-            return;
+            return self.call(call);
         }
+        self.begin();
+        self.send(call);
         while !self.is_answered(call) && self.receive() {}
         let others_wait = self.calls.lock().unwrap().under_way > 0;
         if self.helm.leave(others_wait) {
@@ -99,10 +96,10 @@ impl Scene {
     /// As one that does not.
     fn call(&self, call: usize) {
         self.begin();
+        self.send(call);
         if self.helm.call() {
             self.tell();
         }
-        self.send(call);
     }
 
     /// The task looks whether anybody drove, and nobody did.
