@@ -67,6 +67,7 @@ mod writes;
 pub use client::{BlockLocation, Client};
 pub use connector::Connector;
 pub use fetching::FetchTo;
+pub use forebay_transport::driving;
 pub use landing::CallerBuffer;
 pub use listed::{Listed, ListedName, Page};
 pub use members::{Loaded, OriginRoom};
