@@ -148,6 +148,15 @@ mod tests {
     }
 
     #[test]
+    fn calls_go_on_from_a_number_that_others_ended_with() {
+        let mut calls = Outstanding::beginning_at(7, 0);
+        assert_eq!(calls.begin("late").unwrap().id, 7);
+        calls.retire();
+        assert!(calls.begin("another").is_err() && !calls.is_spent());
+        assert_eq!((calls.take(7), calls.is_spent()), (Some("late"), true));
+    }
+
+    #[test]
     fn silence_is_watched_for_only_while_calls_wait() {
         let mut calls = Outstanding::new(1);
         let first = calls.begin(()).unwrap();
