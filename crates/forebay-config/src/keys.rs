@@ -243,7 +243,7 @@ keys! {
         /// time. 0: never.
         client_drive_wait "client.drive.wait": Duration = us(250), in Duration::ZERO..=ms(5);
         /// How long of that the thread busy-polls, if that costs no more than to sleep.
-        client_drive_spin "client.drive.spin": Duration = us(20), in Duration::ZERO..=ms(1);
+        client_drive_spin "client.drive.spin": Duration = us(50), in Duration::ZERO..=ms(1);
         /// If no worker is reachable, reads go to the origin with the mount's credentials, and nothing caches them.
         /// Off: reads wait for a worker, up to `client.request_timeout`.
         client_origin_direct "client.origin.direct": bool = false;

@@ -49,7 +49,7 @@ pub struct DriveOptions {
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        Self { wait: Duration::from_micros(250), spin: Duration::from_micros(20) }
+        Self { wait: Duration::from_micros(250), spin: Duration::from_micros(50) }
     }
 }
 
@@ -190,5 +190,42 @@ mod tests {
         let panics = || permitted::<()>(MANY, || panic!("on purpose"));
         assert!(std::panic::catch_unwind(panics).is_err());
         assert!(begin(&OPTIONS, LONG).is_none());
+    }
+
+    #[test]
+    fn one_thread_drives_at_a_time_and_the_task_is_told_only_of_the_first() {
+        let helm = Helm::default();
+        assert!(helm.is_watched());
+        assert_eq!(helm.take(), Some(Taken::FromTask));
+        assert!(helm.take().is_none() && !helm.is_watched());
+        assert!(!helm.leave(false), "nobody waits");
+        assert!(!helm.is_watched(), "and nobody receives");
+        assert_eq!((helm.take(), helm.taken()), (Some(Taken::Free), 2));
+        assert!(!helm.leave(false));
+        helm.watch();
+        assert!(helm.is_watched());
+        assert_eq!(helm.take(), Some(Taken::FromTask));
+    }
+
+    #[test]
+    fn the_task_receives_for_those_who_wait_when_a_thread_leaves() {
+        let helm = Helm::default();
+        helm.take().unwrap();
+        assert!(helm.leave(true) && helm.is_watched());
+        helm.take().unwrap();
+        assert!(!helm.call(), "the thread receives for them meanwhile");
+        helm.watch();
+        assert!(!helm.is_watched(), "it goes on");
+        assert!(helm.take().is_none());
+        assert!(helm.leave(false) && helm.is_watched(), "it has not seen them, and was told");
+    }
+
+    #[test]
+    fn a_call_on_a_connection_that_rests_wakes_the_task() {
+        let helm = Helm::default();
+        assert!(!helm.call(), "it receives anyway");
+        helm.take().unwrap();
+        assert!(!helm.leave(false));
+        assert!(helm.call() && helm.is_watched());
     }
 }

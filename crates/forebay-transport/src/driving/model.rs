@@ -8,6 +8,11 @@ use loom::sync::{Arc, Mutex};
 use self::modelled::helm::{Helm, Taken};
 
 #[expect(clippy::duplicate_mod, reason = "the same code, with other atomics")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "what is public of it is so in the crate, and not all of it is tried here"
+)]
 #[path = "."]
 mod modelled {
     #[path = "helm.rs"]
