@@ -18,6 +18,8 @@
 //! was shown ahead of readers (`views`). Bytes from other processes are buffered, for sequential readers only, in a small
 //! [`Store`](forebay_store::Store) that a [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was
 //! prefetched for one reader serves all.
+//!
+//! A thread that may block for a moment polls a read within [`driving::permitted`]: then it may have a worker's answer itself.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
