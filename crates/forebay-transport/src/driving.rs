@@ -16,7 +16,8 @@
 //! * nobody drives while others wait on the link: the task that receives for them takes all answers together;
 //! * who drives a connection that is shared with a task is settled by one word ([`Helm`]).
 //!
-//! How a thread waits is the same everywhere: it busy-polls for a moment, and sleeps then ([`Waits`]).
+//! How a thread waits is the same wherever it receives itself: it busy-polls for a moment, and sleeps then ([`Waits`]). Where an I/O
+//! thread has to receive for it, it waits for that one ([`Turn::wait_for`]): then no thread of a runtime is between the two.
 
 mod helm;
 #[cfg(test)]
@@ -26,7 +27,11 @@ mod waits;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 pub use helm::{Helm, Taken};
@@ -129,11 +134,36 @@ impl Turn {
         self.until
     }
 
+    /// What `future` gives, which another thread brings it; nothing if it has not by then. It is not lost then, and may be polled on.
+    pub fn wait_for<F: Future + Unpin>(&self, future: &mut F) -> Option<F::Output> {
+        let waker = Waker::from(Arc::new(Unparks(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut context) {
+                return Some(output);
+            }
+            let left = self.until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            thread::park_timeout(left);
+        }
+    }
+
     /// It has its answer.
     pub fn answered(&self) {
         if let Some(permission) = PERMISSION.get() {
             PERMISSION.set(Some(Permission { answered: permission.answered + 1, ..permission }));
         }
+    }
+}
+
+/// Wakes a thread that waits.
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 
@@ -183,6 +213,24 @@ mod tests {
             permitted(MANY, || begin(&OPTIONS, LONG).iter().for_each(Turn::answered)).1
         });
         assert_eq!((inner, outer), (1, 2));
+    }
+
+    #[test]
+    fn a_thread_waits_for_what_another_one_brings_and_for_no_longer_than_it_may() {
+        let (brings, mut brought) = tokio::sync::oneshot::channel();
+        let other = std::thread::spawn(move || {
+            thread::sleep(Duration::from_millis(5));
+            brings.send(7).unwrap();
+        });
+        let (waited, _) = permitted(MANY, || begin(&OPTIONS, LONG).and_then(|turn| turn.wait_for(&mut brought)));
+        assert_eq!(waited, Some(Ok(7)));
+        other.join().unwrap();
+        let (late, mut comes) = tokio::sync::oneshot::channel::<u8>();
+        let brief = DriveOptions { wait: Duration::from_millis(5), ..OPTIONS };
+        let (waited, _) = permitted(MANY, || begin(&brief, LONG).and_then(|turn| turn.wait_for(&mut comes)));
+        assert_eq!(waited, None);
+        late.send(8).unwrap();
+        assert_eq!(comes.try_recv(), Ok(8), "it is not lost");
     }
 
     #[test]
