@@ -321,6 +321,10 @@ impl Connection {
                 biased;
                 () = stop.cancelled() => return self.lost("it was closed"),
                 ready = readable(watch.as_ref()) => {
+                    // What has come by now may be for a thread that sleeps until it comes.
+                    if !self.driven.helm().is_watched() {
+                        continue;
+                    }
                     let received = ready.map_err(|error| self.lost(error)).and_then(|watch| self.burst(watch, &mut buffer));
                     match received {
                         Ok(more) => has_more = more,
