@@ -1,8 +1,8 @@
 //! How a call waits.
 //!
-//! Its work is polled once where it was called, without the GIL: that is enough whenever the answer is in memory of this process. What
-//! has to wait does so on the calling thread, which asks for signals now and then, so that Ctrl-C ends it; or, for asyncio, as an
-//! [`Operation`] that tells of its end. Work that is not done when a thread first asks for signals becomes a task of the runtime, which
+//! Its work is polled once where it was called, without the GIL: that is enough whenever the answer is in memory of this process, and
+//! where the calling thread waits anyway also when a worker has it in its memory. What has to wait does so on the calling thread, which
+//! asks for signals now and then, so that Ctrl-C ends it; or, for asyncio, as an [`Operation`] that tells of its end. Work that is not done when a thread first asks for signals becomes a task of the runtime, which
 //! goes on whatever a handler does. Work that is given up is dropped, and what it wrote to is nobody's concern from then on.
 
 use std::future::Future;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use forebay_locks::Mutex;
 use forebay_session::Error;
 use forebay_session::fork::generation;
-use forebay_session::runtime::runtime;
+use forebay_session::runtime::{first_poll, runtime};
 use pyo3::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -62,7 +62,7 @@ fn wait<T: Send + 'static>(
 ) -> PyResult<T> {
     py.detach(|| -> PyResult<T> {
         let mut work = Box::pin(work);
-        if let Poll::Ready(answer) = poll_once(runtime, work.as_mut()) {
+        if let Poll::Ready(answer) = first_poll(runtime, work.as_mut()) {
             return Ok(answer);
         }
         match runtime.block_on(async { tokio::time::timeout(LOOK_EVERY, work.as_mut()).await }) {

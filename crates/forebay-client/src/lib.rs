@@ -18,6 +18,8 @@
 //! was shown ahead of readers (`views`). Bytes from other processes are buffered, for sequential readers only, in a small
 //! [`Store`](forebay_store::Store) that a [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was
 //! prefetched for one reader serves all.
+//!
+//! A thread that may block for a moment polls a read within [`driving::permitted`]: then it may have a worker's answer itself.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -67,6 +69,7 @@ mod writes;
 pub use client::{BlockLocation, Client};
 pub use connector::Connector;
 pub use fetching::FetchTo;
+pub use forebay_transport::driving;
 pub use landing::CallerBuffer;
 pub use listed::{Listed, ListedName, Page};
 pub use members::{Loaded, OriginRoom};

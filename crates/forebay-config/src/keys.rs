@@ -244,6 +244,12 @@ keys! {
         client_hedge_min_delay "client.hedge.min_delay": Duration = ms(2), in us(100)..=HOUR;
         /// The maximum number of requests that this adds, in percent of all reads, after the first few dozen.
         client_hedge_budget "client.hedge.budget": u32 = 5, in 1..=100;
+        /// A thread that reads 64KiB or less from a worker waits for the answer itself, for this long at most. That saves
+        /// two changes of thread. Then the read goes on in the background. Of a mount's threads, all but one do so at a
+        /// time. 0: never.
+        client_drive_wait "client.drive.wait": Duration = us(250), in Duration::ZERO..=ms(5);
+        /// How long of that the thread busy-polls, if that costs no more than to sleep.
+        client_drive_spin "client.drive.spin": Duration = us(50), in Duration::ZERO..=ms(1);
         /// If no worker is reachable, reads go to the origin with the mount's credentials, and nothing caches them.
         /// Off: reads wait for a worker, up to `client.request_timeout`.
         client_origin_direct "client.origin.direct": bool = false;

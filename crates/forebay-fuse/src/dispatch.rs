@@ -126,12 +126,13 @@ impl Dispatcher {
                 self.shared.answered(Operation::Read, seen, Ok(()), started);
             }
             (Attempt::Miss(open), Some(request)) => {
+                let may_wait = request.may_block();
                 let (shared, mut reply) = (self.shared(), request.keep());
                 // What lands nowhere goes with the work, and is the reply's again. What a transport still has when the deadline
                 // passes keeps the answer from the kernel until it is dropped.
                 let mut lent = reply.lend();
                 let work = async move { shared.files.read_into(&open, offset, size, &mut || lent.take()).await };
-                self.shared.serve(Waiter::of(&header), Operation::Read, seen, work, |shared, read| match read {
+                self.shared.serve_read(Waiter::of(&header), may_wait, seen, work, |shared, read| match read {
                     Ok(bytes) => {
                         shared.counters.read(bytes.len(), false);
                         if send_bytes(reply, bytes) {

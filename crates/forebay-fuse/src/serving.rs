@@ -1,7 +1,8 @@
 //! How a request is answered: at once where that is possible, by a task of the runtime where it must wait.
 //!
-//! A thread that takes requests never waits. What may have to wait is a future: it is polled once where it was made,
-//! which is enough whenever the answer is cached in this process, and goes on as a task if it must wait.
+//! A thread that takes requests never waits for long. What may have to wait is a future: it is polled once where it was made,
+//! which is enough whenever the answer is cached in this process, and goes on as a task if it must wait. In that poll a read may wait
+//! for a worker's answer itself, for a fraction of a millisecond, where another thread takes requests meanwhile.
 //!
 //! What is written, synced, removed or renamed may take as long as the origin takes: the requests to workers that it consists of
 //! have deadlines of their own.
@@ -18,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+use forebay_client::driving::permitted;
 use forebay_fuse_io::{Answer, Attributes, ChannelInUse, Errno, Kind, Reply, Served};
 use forebay_locks::heartbeat::{Excuse, excuse};
 use forebay_memory::Spans;
@@ -77,6 +79,21 @@ pub(crate) struct MountShared {
     writing: AtomicUsize,
     /// How many may at once: all but one, which goes on answering reads.
     max_writing: usize,
+    /// How many threads may wait for workers' answers at once: all but one, which goes on taking requests.
+    max_driving: usize,
+}
+
+/// How long a request may take, who waits for it, and whether the thread that took it may wait itself.
+struct Terms {
+    deadline: Duration,
+    waiter: Option<Waiter>,
+    may_wait: bool,
+}
+
+impl Terms {
+    fn of(deadline: Duration, waiter: Waiter) -> Self {
+        Self { deadline, waiter: Some(waiter), may_wait: false }
+    }
 }
 
 /// What the kernel is told of every inode.
@@ -126,6 +143,7 @@ impl MountShared {
             report: options.report.clone(),
             writing: AtomicUsize::new(0),
             max_writing: options.thread_count().saturating_sub(1).max(1),
+            max_driving: options.thread_count().saturating_sub(1),
         })
     }
 
@@ -187,6 +205,7 @@ impl MountShared {
             if let Some(served) = self.served.get() {
                 fuse["io"] = channel_report(served);
                 fuse["io"]["landed"] = self.counters.landed().into();
+                fuse["io"]["driven"] = self.counters.driven().into();
             }
             fuse["taken_back"] = self.taken_back.load(Ordering::Relaxed).into();
             if let Some(kept) = self.kept() {
@@ -222,7 +241,24 @@ impl MountShared {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.serve_within(self.deadline, Some(waiter), operation, seen, work, answer);
+        self.serve_within(Terms::of(self.deadline, waiter), operation, seen, work, answer);
+    }
+
+    /// The same for a read. If the thread that takes requests `may_wait`, because others take them meanwhile, it waits a moment for the
+    /// answer of a worker itself ([`forebay_client::driving`]).
+    pub(crate) fn serve_read<T, F>(
+        self: &Arc<Self>,
+        waiter: Waiter,
+        may_wait: bool,
+        seen: Option<Seen>,
+        work: F,
+        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let terms = Terms { may_wait, ..Terms::of(self.deadline, waiter) };
+        self.serve_within(terms, Operation::Read, seen, work, answer);
     }
 
     /// The same for what consists of any number of requests to workers, each of which has a deadline, and must come to its end: it
@@ -237,13 +273,13 @@ impl MountShared {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.serve_within(PATIENCE, None, operation, seen, work, answer);
+        let terms = Terms { deadline: PATIENCE, waiter: None, may_wait: false };
+        self.serve_within(terms, operation, seen, work, answer);
     }
 
     fn serve_within<T, F>(
         self: &Arc<Self>,
-        deadline: Duration,
-        waiter: Option<Waiter>,
+        Terms { deadline, waiter, may_wait }: Terms,
         operation: Operation,
         seen: Option<Seen>,
         work: F,
@@ -269,7 +305,11 @@ impl MountShared {
         });
         let first = {
             let _context = self.runtime.enter();
-            work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            let poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            match may_wait {
+                true => self.driven(poll),
+                false => poll(),
+            }
         };
         if let Poll::Ready(outcome) = first {
             return finish(self, outcome);
@@ -287,6 +327,15 @@ impl MountShared {
             }
         };
         self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Polls on a thread that takes requests, which may wait for a worker's answer.
+    fn driven<T>(&self, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
+        let (polled, answered) = permitted(self.max_driving, poll);
+        if answered > 0 && polled.is_ready() {
+            self.counters.read_driven();
+        }
+        polled
     }
 
     /// Settles a file whose last writer is gone. No request waits for it, but the mount's end does.

@@ -98,6 +98,7 @@ struct Shard {
     read_hits: Counter,
     read_misses: Counter,
     read_landed: Counter,
+    read_driven: Counter,
     written_bytes: Counter,
 }
 
@@ -246,6 +247,7 @@ impl Shard {
             read_hits: Counter::zero(),
             read_misses: Counter::zero(),
             read_landed: Counter::zero(),
+            read_driven: Counter::zero(),
             written_bytes: Counter::zero(),
         }
     }
@@ -276,6 +278,16 @@ impl Counters {
     /// How many did.
     pub(crate) fn landed(&self) -> u64 {
         self.shards.iter().map(|shard| shard.read_landed.get()).sum()
+    }
+
+    /// The thread that took one read had the answer of a worker itself.
+    pub(crate) fn read_driven(&self) {
+        self.shard().read_driven.add(1);
+    }
+
+    /// How often that was so.
+    pub(crate) fn driven(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.read_driven.get()).sum()
     }
 
     /// One write of `bytes`.

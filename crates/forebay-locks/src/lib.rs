@@ -1,5 +1,5 @@
 //! Locks that a forked child may use: those of the standard library, which a holder's panic does not poison; and [`heartbeat`], by which
-//! it is seen that a thread waits for one for ever.
+//! it is seen that a thread waits for one for ever. And how long a thread that waits for a peer busy-polls before it sleeps: [`spin`].
 //!
 //! A lock of `std::sync` is a futex and nothing else. `parking_lot`, whose interface this is, keeps the threads that wait for any lock of
 //! the process in one table. After `fork(2)` the table of the child still names threads that are not there, by addresses on stacks that are
@@ -7,6 +7,7 @@
 //! processes whose threads read (`forebay_session::fork`), so no lock of ours may be of that kind.
 
 pub mod heartbeat;
+pub mod spin;
 
 use std::fmt;
 use std::sync::{self, PoisonError, TryLockError};

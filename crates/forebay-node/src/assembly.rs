@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::binding;
 use crate::block_size::block_size;
+use crate::driving::drive_options;
 use crate::error::{Exit, Fault};
 use crate::rdma::RdmaConnector;
 use crate::security::{self, Security};
@@ -241,6 +242,7 @@ fn tcp_options(config: &Config, source: Option<IpAddr>) -> forebay_tcp::ClientOp
         keepalive: config.network_tcp_keepalive,
         dead_after: config.network_tcp_dead_after,
         bind: source,
+        drive: drive_options(config),
         ..defaults
     }
 }

@@ -31,6 +31,7 @@ pub mod control;
 mod coordinating;
 mod direct;
 mod disks;
+mod driving;
 mod elsewhere;
 pub mod error;
 mod exposure;

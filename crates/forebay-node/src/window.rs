@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use crate::block_size::block_size;
+use crate::driving::drive_options;
 use crate::security::{self, Security};
 
 /// Whether a worker's pool is to be shared that others may use.
@@ -153,7 +154,8 @@ impl NearConnector {
         let options = ClientOptions::new(config.cluster_name.as_str(), block_size(config));
         let connect_timeout = options.connect_timeout.min(config.client_request_timeout);
         let security = security.and_then(Security::window_client);
-        let options = ClientOptions { directory: directory(config), connect_timeout, security, ..options };
+        let drive = drive_options(config);
+        let options = ClientOptions { directory: directory(config), connect_timeout, security, drive, ..options };
         let patience = Patience { silence: config.network_tcp_keepalive, answer: config.network_tcp_dead_after };
         Some(Self { others, options, patience, links: Mutex::default() })
     }

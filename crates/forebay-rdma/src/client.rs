@@ -1,10 +1,11 @@
 //! The client: a handle that any thread may use, in front of a connection that lives on an I/O thread.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_locks::Mutex;
 use forebay_memory::SpanMut;
+use forebay_transport::driving::{self, DriveOptions, Restraint};
 use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
 use forebay_ucx::{Patience, Spin};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -18,6 +19,9 @@ use crate::trace::{Kind, Recorder, Timing};
 use crate::verbs::{VerbsConnection, VerbsThread};
 use crate::wire;
 
+/// The longest read whose answer a thread waits for itself.
+const SHORT: u32 = 64 << 10;
+
 /// The link to one worker over one I/O thread. Nothing is connected before the first call.
 pub struct RdmaTransport {
     address: Arc<str>,
@@ -27,6 +31,8 @@ pub struct RdmaTransport {
     max_outstanding: usize,
     /// For answers to calls that are alone.
     patience: Mutex<Patience>,
+    drive: DriveOptions,
+    restraint: Restraint,
     recorder: Option<Recorder>,
     thread: Thread,
 }
@@ -77,6 +83,7 @@ impl RdmaTransport {
         let places = Arc::new(Semaphore::new(max_outstanding));
         let patience = Mutex::new(Patience::new(thread.spin()));
         let peer = Arc::clone(&address);
+        let drive = options.drive;
         let recorder = options.trace.as_ref().map(|trace| Recorder::new(trace, &address));
         // If the I/O thread has ended, so has the queue, and calls learn of it.
         match &thread {
@@ -87,7 +94,8 @@ impl RdmaTransport {
                 drop(tokio::task::spawn_local(serve::<VerbsConnection>(core.clone(), peer, options, queue)));
             }),
         };
-        Self { address, commands, places, max_outstanding, patience, recorder, thread }
+        let restraint = Restraint::default();
+        Self { address, commands, places, max_outstanding, patience, drive, restraint, recorder, thread }
     }
 
     fn closed(&self) -> LinkError {
@@ -103,24 +111,35 @@ impl RdmaTransport {
         let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
         let request = Request { deadline: request.deadline.saturating_sub(began.elapsed()), ..request };
         let into = into.filter(|_| request.op.brings_payload());
+        // Of a read that a thread may wait for itself: for how long.
+        let awaited = (request.op == Op::Read && request.length <= SHORT).then_some(request.deadline);
         let (answer, answered) = oneshot::channel();
         let call = Call { into, window: None, limit, answer, timing, _permit: permit };
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;
         let leaving = Leaving(&self.commands);
         // Dropped without an answer when the I/O thread ends.
-        let result = self.answer(answered).await.unwrap_or_else(|_| Err(self.closed().into()));
+        let result = self.answer(answered, awaited).await.unwrap_or_else(|_| Err(self.closed().into()));
         std::mem::forget(leaving);
         result
     }
 
     /// Waits for the answer to a call that was just sent: awake for a while, if it is the only one. The task does not let others
-    /// run for that time, which is within what tokio allows for; with more calls under way one of those would be held up.
-    async fn answer(&self, mut answered: oneshot::Receiver<Answer>) -> Result<Answer, oneshot::error::RecvError> {
+    /// run for that time, which is within what tokio allows for; with more calls under way one of those would be held up. Then a thread
+    /// that may wait itself sleeps until the I/O thread has the answer (`awaited`), rather than until a task has.
+    async fn answer(
+        &self,
+        mut answered: oneshot::Receiver<Answer>,
+        awaited: Option<Duration>,
+    ) -> Result<Answer, oneshot::error::RecvError> {
         let spin = self.thread.spin();
         let is_lone = self.places.available_permits() + 1 == self.max_outstanding;
+        let awaited = awaited.filter(|_| is_lone);
         let began = Instant::now();
         if !is_lone || !spin.is_welcome(began) {
-            return answered.await;
+            return match self.wait_here(&mut answered, awaited) {
+                Some(answer) => answer,
+                None => answered.await,
+            };
         }
         let limit = self.patience.lock().limit();
         let mut now = began;
@@ -136,8 +155,32 @@ impl RdmaTransport {
                 Err(oneshot::error::TryRecvError::Closed) => break,
             }
         }
-        let answer = answered.await;
+        let answer = match self.wait_here(&mut answered, awaited) {
+            Some(answer) => answer,
+            None => answered.await,
+        };
         self.patience.lock().slept(began.elapsed(), now.duration_since(began));
+        answer
+    }
+
+    /// Waits on this thread, if it may.
+    fn wait_here(
+        &self,
+        answered: &mut oneshot::Receiver<Answer>,
+        awaited: Option<Duration>,
+    ) -> Option<Result<Answer, oneshot::error::RecvError>> {
+        let turn = driving::begin(&self.drive, awaited?)?;
+        if self.restraint.holds_back() {
+            return None;
+        }
+        let answer = turn.wait_for(answered);
+        match answer {
+            Some(_) => {
+                turn.answered();
+                self.restraint.prompt();
+            }
+            None => self.restraint.late(),
+        }
         answer
     }
 }

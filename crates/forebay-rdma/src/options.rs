@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forebay_identity::Auditing;
 use forebay_memory::Pool;
+use forebay_transport::driving::DriveOptions;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
@@ -91,6 +92,9 @@ pub struct ClientOptions {
     pub security: Option<ClientSecurity>,
     /// Where calls are recorded.
     pub trace: Option<Arc<Trace>>,
+    /// How long threads that may wait for the answers to short reads themselves do so. They do not receive them: they sleep until the
+    /// I/O thread has, and busy-poll as its options say.
+    pub drive: DriveOptions,
 }
 
 impl ClientOptions {
@@ -110,6 +114,7 @@ impl ClientOptions {
             one_sided: false,
             security: None,
             trace: None,
+            drive: DriveOptions::default(),
         }
     }
 }

@@ -5,14 +5,17 @@ mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::admission::{Admitting, HOUR, worker_of};
 use forebay_identity::LiveIdentity;
 use forebay_identity::testing::Cluster;
 use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, IoThreadStats, RdmaServer, RdmaTransport, ServerSecurity};
 use forebay_transport::conformance::{self, Behaviour, Fixture, Scripted};
+use forebay_transport::driving::DriveOptions;
 use forebay_transport::{LocalTransport, Payload, Service, Transport};
 use forebay_types::{ByteSize, Role};
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 /// A worker and a client over UCX, of which the client may have to be admitted; without UCX, what holds for every transport is shown
@@ -123,6 +126,31 @@ async fn a_reply_is_fetched_into_memory_of_the_caller_once_it_is_registered() {
     conformance::assert_bytes(&reply, &request, 1 << 20);
     let IoThreadStats { caller_memory, fetched_into_caller_memory, registration_failures, .. } = io_thread.stats();
     assert_eq!((caller_memory, fetched_into_caller_memory, registration_failures), (ByteSize::mib(4), 3, 0));
+    transport.close().await;
+    server.close().await;
+}
+
+/// Of the link to a worker, a thread waits for what the I/O thread receives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_that_waits_itself_has_its_answers_from_the_io_thread() {
+    let Some(library) = common::library() else { return };
+    let server = common::serve(library, 0, Scripted::new()).await;
+    let drive = DriveOptions { wait: Duration::from_millis(5), ..DriveOptions::default() };
+    let (_io_thread, transport) =
+        common::link_with(library, server.local_addr(), ClientOptions { drive, ..common::client_options() });
+    let threads = Arc::new(conformance::Driven::new(transport.clone(), usize::MAX));
+    let begun = Instant::now();
+    for index in 0.. {
+        if threads.answered() >= 50 {
+            break;
+        }
+        assert!(begun.elapsed() < 2 * common::LONG, "no thread has its answers itself");
+        let request = conformance::read(Behaviour::AtOnce, index, 5, 4096, common::LONG);
+        let (asked, asks, runtime) = (Arc::clone(&threads), request.clone(), Handle::current());
+        let ask = move || runtime.block_on(asked.call(asks, conformance::pool(1).try_alloc(4096)));
+        let reply = conformance::within("an answer", tokio::task::spawn_blocking(ask)).await.unwrap().unwrap();
+        conformance::assert_bytes(&reply, &request, 4096);
+    }
     transport.close().await;
     server.close().await;
 }

@@ -4,10 +4,12 @@
 //! shut down: a thread of the host language may be waiting on it at any time, and the end of the process takes its threads along. A
 //! forked child has none of them. It forgets the runtime of its parent and makes its own ([`crate::fork`]).
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use forebay_client::driving::permitted;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::Error;
@@ -32,21 +34,33 @@ pub fn runtime() -> Result<&'static Runtime, Error> {
     }
 }
 
-/// Waits for `work` on the calling thread, which is none of the runtime's. What is in memory of this process is there at the first look.
+/// Waits for `work` on the calling thread, which is none of the runtime's. What is in memory of this process is there at the first look,
+/// and so is what a worker answers at once.
 ///
 /// # Errors
 /// When there is no runtime.
 pub fn wait<T>(work: impl Future<Output = T>) -> Result<T, Error> {
     let runtime = runtime()?;
     let mut work = pin!(work);
-    let first = {
-        let _entered = runtime.enter();
-        work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-    };
-    Ok(match first {
+    Ok(match first_poll(runtime, work.as_mut()) {
         Poll::Ready(answer) => answer,
         Poll::Pending => runtime.block_on(work),
     })
+}
+
+/// Polls `work` for the first time, on a thread that waits for it: which so may have the answer of a worker itself
+/// ([`forebay_client::driving`]). Not for one that has others to serve, as that of an event loop has.
+pub fn first_poll<F: Future + ?Sized>(runtime: &Runtime, work: Pin<&mut F>) -> Poll<F::Output> {
+    let _entered = runtime.enter();
+    permitted(max_driving(), || work.poll(&mut Context::from_waker(Waker::noop()))).0
+}
+
+/// How many threads may wait for workers' answers at once: half as many as there are processors, so that the others have some. What more
+/// threads ask for is better received together.
+fn max_driving() -> usize {
+    static MAX: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2)));
+    *MAX
 }
 
 /// Puts a new runtime in the place of `seen`, which is none, or the parent's. If another thread was faster, its runtime is the one.

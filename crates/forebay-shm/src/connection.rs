@@ -1,7 +1,9 @@
 //! One session of a client: the shell around [`Outstanding`] and [`Releases`].
 //!
 //! A caller's own task sends its request, and with it what was released since the last; one task receives the replies, sends what
-//! did not fit into the socket, and tells the worker of releases that no request takes along. No clock watches for silence: the
+//! did not fit into the socket, and tells the worker of releases that no request takes along. A thread that may wait for its answer
+//! itself ([`forebay_transport::driving`]), and is alone, receives in its place ([`Driven`]): then the runtime does not watch the socket,
+//! and the task looks now and then whether that is still so, and at the releases. No clock watches for silence: the
 //! kernel says at once that a worker is gone, and one that hangs costs each call its deadline.
 //!
 //! When the task ends, for whatever reason, the session takes no more calls; the socket stays open until the last view of the
@@ -12,6 +14,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_locks::Mutex;
@@ -19,51 +22,28 @@ use forebay_memory::{Spans, Window};
 use forebay_transport::connection::Outstanding;
 use forebay_transport::wire::{CONNECTION_ID, RequestHeader};
 use forebay_transport::{LinkError, Payload, Reply, Request};
-use forebay_types::{Failure, FailureKind};
+use forebay_types::FailureKind;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::call::{Answer, Call, ReadError};
+use crate::driven::{Driven, Receives};
 use crate::lease::{Ids, Lease, Releases, SOON, Then};
 use crate::options::ClientOptions;
 use crate::reach::{NotSeen, Seen, reach};
-use crate::socket::{Received, Socket};
+use crate::socket::Received;
+use crate::unwatched::{Unwatched, Watch};
 use crate::wire::{self, Answered, MAX_ANSWERED};
 
 /// Packets that are received before others have their turn.
 const BURST: usize = 32;
 /// Bytes that hold a request's header, and as many releases as are usually there.
 const USUAL: usize = 256;
-
-/// Why a read was not answered with bytes.
-#[derive(Clone, Debug)]
-pub(crate) enum ReadError {
-    /// The worker's answer.
-    Service(Failure),
-    /// There was none, and there will be no more.
-    Link(LinkError),
-    /// The bytes do not lie where they can be seen.
-    Elsewhere,
-}
-
-/// A call that waits for its answer.
-#[derive(Debug)]
-struct Call {
-    /// The most payload that was asked for.
-    limit: u32,
-    answer: oneshot::Sender<Result<Reply, ReadError>>,
-    permit: OwnedSemaphorePermit,
-}
-
-impl Call {
-    /// Ends the call. Its caller may have left: then what was shown to it is released here.
-    fn end(self, result: Result<Reply, ReadError>) {
-        // Before the caller knows: its next call must find room.
-        drop(self.permit);
-        let _ = self.answer.send(result);
-    }
-}
+/// How often the task looks while threads receive: for releases, and whether any thread did. They wait for that long at most when no
+/// request takes them along.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What callers, those that let go of views, and the task share.
 #[derive(Debug)]
@@ -74,13 +54,15 @@ struct ConnectionState {
     releases: Releases,
     /// Packets that the socket did not take.
     unsent: Vec<Vec<u8>>,
+    /// What a thread found that received: the task ends the session because of it.
+    broken: Option<LinkError>,
 }
 
 /// An open session.
 #[derive(Debug)]
 pub(crate) struct Connection {
     peer: Arc<str>,
-    socket: Socket,
+    socket: Unwatched,
     window: Window,
     instance: u64,
     state: Mutex<ConnectionState>,
@@ -90,6 +72,16 @@ pub(crate) struct Connection {
     places: Arc<Semaphore>,
     /// The task has something to do that the socket does not tell it.
     wake: Notify,
+    /// Threads that receive in the place of the task.
+    driven: Driven,
+}
+
+/// A call that was made.
+enum Asked {
+    /// Its answer, for which the calling thread has waited.
+    Answered(Answer),
+    /// Its number, and where its answer will come to.
+    Waits(u64, oneshot::Receiver<Answer>),
 }
 
 /// Ends the session when its task does, however that ends: also when its runtime goes away under it.
@@ -126,16 +118,18 @@ impl Connection {
         let Seen { socket, window, max_requests, instance } = seen;
         let most = options.max_calls.min(max_requests).clamp(1, Semaphore::MAX_PERMITS);
         let calls = Outstanding::new(options.max_abandoned);
-        let state = ConnectionState { calls, under_way: 0, releases: Releases::default(), unsent: Vec::new() };
+        let (releases, unsent) = (Releases::default(), Vec::new());
+        let state = ConnectionState { calls, under_way: 0, releases, unsent, broken: None };
         Self {
             peer: Arc::clone(peer),
-            socket,
+            socket: socket.into(),
             window,
             instance,
             state: Mutex::new(state),
             accepting: AtomicBool::new(true),
             places: Arc::new(Semaphore::new(most)),
             wake: Notify::new(),
+            driven: Driven::new(options.drive),
         }
     }
 
@@ -158,7 +152,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub(crate) async fn read(&self, mut request: Request) -> Result<Reply, ReadError> {
+    pub(crate) async fn read(self: &Arc<Self>, mut request: Request) -> Answer {
         let permit = match Arc::clone(&self.places).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
@@ -168,13 +162,30 @@ impl Connection {
                 permit.map_err(|_| ReadError::Link(self.lost("it was closed")))?
             }
         };
-        let (answer, answered) = oneshot::channel();
-        let id = self.start(&request, Call { limit: request.length, answer, permit })?;
+        let (id, answered) = match self.ask(&request, permit)? {
+            Asked::Answered(answer) => return answer,
+            Asked::Waits(id, answered) => (id, answered),
+        };
         let leaving = Leaving { connection: self, id };
         let result = answered.await;
         // Not `abandon`ed: the call is no longer there.
         std::mem::forget(leaving);
         result.unwrap_or_else(|_| Err(ReadError::Link(self.lost("it was closed"))))
+    }
+
+    /// Sends `request`, and waits for its answer where the calling thread may receive it.
+    fn ask(self: &Arc<Self>, request: &Request, permit: OwnedSemaphorePermit) -> Result<Asked, ReadError> {
+        let (answer, mut answered) = oneshot::channel();
+        let driver = self.driven.begin(self, request);
+        let id = self.start(request, Call { limit: request.length, answer, permit })?;
+        let answer = match driver {
+            Some(driver) => driver.wait(&mut answered),
+            None => {
+                self.driven.called(self);
+                None
+            }
+        };
+        Ok(answer.map_or(Asked::Waits(id, answered), Asked::Answered))
     }
 
     /// Sends `request` and what was released.
@@ -283,7 +294,23 @@ impl Connection {
         let mut buffer = vec![0; MAX_ANSWERED];
         let mut timer = pin!(tokio::time::sleep(SOON));
         let mut watching = false;
+        let (mut watch, mut taken) = (None, self.driven.helm().taken());
         loop {
+            if let Some(error) = self.state.lock().broken.take() {
+                return error;
+            }
+            if !self.driven.helm().is_watched() {
+                watch = None;
+                if !watching {
+                    watching = true;
+                    timer.as_mut().reset(Instant::now() + LOOK);
+                }
+            } else if watch.is_none() {
+                watch = match self.socket.watch() {
+                    Ok(watch) => Some(watch),
+                    Err(error) => return self.lost(error),
+                };
+            }
             let all_sent = match self.send_queued() {
                 Ok(all_sent) => all_sent,
                 Err(error) => return self.lost(error),
@@ -293,10 +320,17 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return self.lost("it was closed"),
-                ready = self.socket.readable() => match ready.map_err(|error| self.lost(error)).and_then(|()| self.burst(&mut buffer)) {
-                    Ok(more) => has_more = more,
-                    Err(error) => return error,
-                },
+                ready = readable(watch.as_ref()) => {
+                    // What has come by now may be for a thread that sleeps until it comes.
+                    if !self.driven.helm().is_watched() {
+                        continue;
+                    }
+                    let received = ready.map_err(|error| self.lost(error)).and_then(|watch| self.burst(watch, &mut buffer));
+                    match received {
+                        Ok(more) => has_more = more,
+                        Err(error) => return error,
+                    }
+                }
                 ready = self.socket.writable(), if !all_sent => if let Err(error) = ready {
                     return self.lost(error);
                 },
@@ -307,6 +341,10 @@ impl Connection {
                     watching = false;
                     let ids = self.state.lock().releases.look();
                     self.send_releases(ids);
+                    let taken_before = std::mem::replace(&mut taken, self.driven.helm().taken());
+                    if taken == taken_before {
+                        self.driven.helm().watch();
+                    }
                     continue;
                 }
             }
@@ -327,21 +365,29 @@ impl Connection {
     }
 
     /// Brings the replies that have arrived to their calls. True when there may be more.
-    fn burst(self: &Arc<Self>, buffer: &mut [u8]) -> Result<bool, LinkError> {
+    fn burst(self: &Arc<Self>, watch: &Watch<'_>, buffer: &mut [u8]) -> Result<bool, LinkError> {
         for _ in 0..BURST {
             // A reply to the only call is the last for now.
-            match self.socket.receive(buffer, |_| self.state.lock().under_way <= 1) {
-                Ok(Received::Packet(length)) => {
-                    let packet = buffer.get(..length);
-                    let packet = packet.ok_or_else(|| self.broken(wire::Malformed::Size(length)))?;
-                    self.deliver(Answered::decode(packet).map_err(|malformed| self.broken(malformed))?)?;
-                }
-                Ok(Received::End) => return Err(self.lost("the worker closed it")),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(self.lost(error)),
+            let received = watch.receive(buffer, |_| self.state.lock().under_way <= 1);
+            if !self.take_in(buffer, received)? {
+                return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Brings the reply that was received to its call. False when there was none.
+    fn take_in(self: &Arc<Self>, buffer: &[u8], received: io::Result<Received>) -> Result<bool, LinkError> {
+        match received {
+            Ok(Received::Packet(length)) => {
+                let packet = buffer.get(..length).ok_or_else(|| self.broken(wire::Malformed::Size(length)))?;
+                self.deliver(Answered::decode(packet).map_err(|malformed| self.broken(malformed))?)?;
+                Ok(true)
+            }
+            Ok(Received::End) => Err(self.lost("the worker closed it")),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(self.lost(error)),
+        }
     }
 
     fn deliver(self: &Arc<Self>, answered: Answered<'_>) -> Result<(), LinkError> {
@@ -381,7 +427,7 @@ impl Connection {
     }
 
     /// What an answer means to its call.
-    fn result(self: &Arc<Self>, call: &Call, answered: &Answered<'_>) -> Result<Reply, ReadError> {
+    fn result(self: &Arc<Self>, call: &Call, answered: &Answered<'_>) -> Answer {
         let header = &answered.header;
         if let Some(failure) = header.failure(answered.body) {
             return Err(ReadError::Service(failure));
@@ -416,6 +462,37 @@ impl Connection {
 
     fn broken(&self, reason: impl std::fmt::Display) -> LinkError {
         LinkError::Protocol { peer: self.peer.to_string(), reason: reason.to_string() }
+    }
+}
+
+impl Receives for Arc<Connection> {
+    fn take_next(&self, buffer: &mut [u8]) -> Result<bool, LinkError> {
+        let received = self.socket.receive(buffer);
+        self.take_in(buffer, received)
+    }
+
+    fn sleep(&self, at_most: Duration) {
+        self.socket.sleep(at_most);
+    }
+
+    fn has_calls(&self) -> bool {
+        self.state.lock().under_way > 0
+    }
+
+    fn tell_task(&self, broken: Option<LinkError>) {
+        if let Some(error) = broken {
+            self.accepting.store(false, Ordering::Release);
+            self.state.lock().broken.get_or_insert(error);
+        }
+        self.wake.notify_one();
+    }
+}
+
+/// Waits until there may be something to receive, where the runtime watches.
+async fn readable<'a>(watch: Option<&'a Watch<'a>>) -> io::Result<&'a Watch<'a>> {
+    match watch {
+        Some(watch) => watch.readable().await.map(|()| watch),
+        None => std::future::pending().await,
     }
 }
 

@@ -11,7 +11,7 @@
 //!
 //! What decides is pure and knows no socket: `wire` (what packets mean), `pins` (what is shown, and how much of that there may
 //! be), `lease` (when the worker is told what is not looked at any more), `attempts` (when to connect). The rest is the shell around
-//! it: a task for each session on either side, and system calls in `socket`. Where both ends have to prove who they are, they do so
+//! it: a task for each session on either side, in whose place threads that may wait receive what they asked for (`driven`), and system calls in `socket`. Where both ends have to prove who they are, they do so
 //! before anything else (`security`, `handshake`, `greeting`). Who was let in, and who was not, `audit` tells.
 //!
 //! # Why no reader ever sees a wrong byte
@@ -53,7 +53,9 @@
 
 mod attempts;
 mod audit;
+mod call;
 mod connection;
+mod driven;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod greeting;
@@ -72,6 +74,7 @@ mod server;
 mod session;
 mod sessions;
 mod socket;
+mod unwatched;
 mod wire;
 
 pub use near::{NearTransport, WindowReport};

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::attempts::{Attempts, Step};
-use crate::connection::{Connection, ReadError};
+use crate::call::ReadError;
+use crate::connection::Connection;
 use crate::options::ClientOptions;
 use crate::reach::NotSeen;
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_identity::Auditing;
+use forebay_transport::driving::DriveOptions;
 use forebay_types::ByteSize;
 
 use crate::path::default_directory;
@@ -82,6 +83,8 @@ pub struct ClientOptions {
     pub max_abandoned: usize,
     /// What is proved to the worker, and which one it has to be. `None`: nothing is proved.
     pub security: Option<ClientSecurity>,
+    /// How long threads that may wait for the answers to short reads themselves do so.
+    pub drive: DriveOptions,
 }
 
 impl ClientOptions {
@@ -96,6 +99,7 @@ impl ClientOptions {
             max_calls: 256,
             max_abandoned: 64,
             security: None,
+            drive: DriveOptions::default(),
         }
     }
 }

@@ -142,8 +142,12 @@ impl Socket {
 
     /// Waits until there may be room to send.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        let second = self.fd.get_ref().duplicate()?;
-        watch(second, Interest::WRITABLE)?.writable().await.map(drop)
+        writable(self.fd.get_ref()).await
+    }
+
+    /// The descriptor, which the runtime does not watch any more.
+    pub(crate) fn into_unwatched(self) -> Descriptor {
+        self.fd.into_inner()
     }
 
     /// The next packet.
@@ -171,26 +175,7 @@ impl Socket {
     /// Receives one packet, without waiting. `is_last`: asked once there was one, whether another is not to be expected before
     /// something else is sent; then the socket is taken for drained, which saves the call that would say so.
     pub(crate) fn receive(&self, buffer: &mut [u8], is_last: impl FnOnce(&[u8]) -> bool) -> io::Result<Received> {
-        let mut last = None;
-        let outcome = self.fd.try_io(Interest::READABLE, |fd| {
-            let receive = || rustix::net::recv(fd, &mut *buffer, RecvFlags::TRUNC);
-            let (_, length) = rustix::io::retry_on_intr(receive)?;
-            if length == 0 {
-                return Ok(if hangs_up(fd, PollFlags::RDHUP)? { Received::End } else { Received::Packet(0) });
-            }
-            let received = Received::Packet(length);
-            if buffer.get(..length).is_some_and(is_last) {
-                last = Some(received);
-                return Err(ErrorKind::WouldBlock.into());
-            }
-            Ok(received)
-        });
-        match last {
-            Some(received) => Ok(received),
-            // The peer closed its end before it had received everything.
-            None if matches!(&outcome, Err(error) if error.kind() == ErrorKind::ConnectionReset) => Ok(Received::End),
-            None => outcome,
-        }
+        receive_watched(&self.fd, buffer, is_last)
     }
 
     /// Receives one packet, and the descriptor that came with it, without waiting.
@@ -212,7 +197,7 @@ impl Socket {
             // Descriptors that were not asked for are closed here.
             let descriptor = descriptors.by_ref().flatten().next();
             descriptors.for_each(drop);
-            if received.bytes == 0 && hangs_up(fd, PollFlags::RDHUP)? {
+            if received.bytes == 0 && hangs_up(fd.as_fd(), PollFlags::RDHUP)? {
                 return Ok((Received::End, None));
             }
             let is_whole = !received.flags.contains(ReturnFlags::CTRUNC);
@@ -222,7 +207,7 @@ impl Socket {
 
     /// Sends `slices` as one packet, without waiting.
     pub(crate) fn send(&self, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.send_by(slices, &mut SendAncillaryBuffer::default())
+        send(self.fd.get_ref(), slices)
     }
 
     /// Sends a packet and a descriptor with it, without waiting.
@@ -233,7 +218,7 @@ impl Socket {
         if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
             return Err(ErrorKind::InvalidInput.into());
         }
-        self.send_by(&[IoSlice::new(packet)], &mut control)
+        send_by(self.fd.get_ref(), &[IoSlice::new(packet)], &mut control)
     }
 
     /// Sends a packet, and a descriptor with it if there is one, as soon as there is room.
@@ -250,13 +235,6 @@ impl Socket {
         }
     }
 
-    fn send_by(&self, slices: &[IoSlice<'_>], control: &mut SendAncillaryBuffer<'_, '_, '_>) -> io::Result<()> {
-        let fd = self.fd.get_ref();
-        // A packet is sent as a whole or not at all.
-        rustix::io::retry_on_intr(|| rustix::net::sendmsg(fd, slices, control, SendFlags::NOSIGNAL))?;
-        Ok(())
-    }
-
     /// Says that nothing more will be sent, and goes on to hear what the peer has to say.
     pub(crate) fn end_sending(&self) {
         // It fails when the peer is gone.
@@ -266,8 +244,56 @@ impl Socket {
     /// Whether the peer's end is closed for good: no process has it any more. Two sides that have each closed their own direction look
     /// the same, so our clients never do that.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
-        hangs_up(self.fd.get_ref(), PollFlags::empty()).unwrap_or(false)
+        hangs_up(self.fd.get_ref().as_fd(), PollFlags::empty()).unwrap_or(false)
     }
+}
+
+/// Receives one packet, without waiting.
+pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    match rustix::io::retry_on_intr(|| rustix::net::recv(fd, &mut *buffer, RecvFlags::TRUNC)) {
+        Ok((_, 0)) => Ok(if hangs_up(fd, PollFlags::RDHUP)? { Received::End } else { Received::Packet(0) }),
+        Ok((_, length)) => Ok(Received::Packet(length)),
+        // The peer closed its end before it had received everything.
+        Err(Errno::CONNRESET) => Ok(Received::End),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same of a socket that the runtime watches, as [`Socket::receive`].
+pub(crate) fn receive_watched<D: AsFd + AsRawFd>(
+    fd: &AsyncFd<D>,
+    buffer: &mut [u8],
+    is_last: impl FnOnce(&[u8]) -> bool,
+) -> io::Result<Received> {
+    let mut last = None;
+    let outcome = fd.try_io(Interest::READABLE, |fd| {
+        let received = receive(fd.as_fd(), &mut *buffer)?;
+        if let Received::Packet(length @ 1..) = received
+            && buffer.get(..length).is_some_and(is_last)
+        {
+            last = Some(received);
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(received)
+    });
+    last.map_or(outcome, Ok)
+}
+
+/// Sends `slices` as one packet, without waiting.
+pub(crate) fn send(fd: &Descriptor, slices: &[IoSlice<'_>]) -> io::Result<()> {
+    send_by(fd, slices, &mut SendAncillaryBuffer::default())
+}
+
+fn send_by(fd: &Descriptor, slices: &[IoSlice<'_>], control: &mut SendAncillaryBuffer<'_, '_, '_>) -> io::Result<()> {
+    // A packet is sent as a whole or not at all.
+    rustix::io::retry_on_intr(|| rustix::net::sendmsg(fd, slices, control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Waits until there may be room to send.
+pub(crate) async fn writable(fd: &Descriptor) -> io::Result<()> {
+    let second = fd.duplicate()?;
+    watch(second, Interest::WRITABLE)?.writable().await.map(drop)
 }
 
 fn watch(fd: Descriptor, interest: Interest) -> io::Result<AsyncFd<Descriptor>> {
@@ -277,8 +303,8 @@ fn watch(fd: Descriptor, interest: Interest) -> io::Result<AsyncFd<Descriptor>> 
 }
 
 /// Whether the peer has closed its end, or one of the directions in `also`.
-fn hangs_up(fd: &Descriptor, also: PollFlags) -> io::Result<bool> {
-    let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), also)];
+fn hangs_up(fd: BorrowedFd<'_>, also: PollFlags) -> io::Result<bool> {
+    let mut polled = [PollFd::from_borrowed_fd(fd, also)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::io::retry_on_intr(|| poll(&mut polled, Some(&at_once)))?;
     Ok(polled[0].revents().intersects(PollFlags::HUP.union(also)))

@@ -1,5 +1,5 @@
 //! The suite that every transport passes, over the window where that can be, and over loopback: as it is, and between two ends that
-//! prove who they are.
+//! prove who they are; and by threads that wait for their answers themselves.
 
 mod common;
 
@@ -13,12 +13,12 @@ use forebay_identity::LiveIdentity;
 use forebay_memory::Pool;
 use forebay_shm::{ServerOptions, WindowServer};
 use forebay_tcp::TcpServer;
-use forebay_transport::conformance::Fixture;
+use forebay_transport::conformance::{Driven, Fixture};
 use forebay_transport::{PeerMemory as _, Service, Transport};
 use forebay_types::Role;
 use tokio::sync::Mutex;
 
-struct Near<const PROVES: bool> {
+struct Near<const PROVES: bool, const DRIVEN: bool = false> {
     service: Arc<dyn Service>,
     /// Those of the worker and of the client, if they prove any.
     identities: Option<[Arc<LiveIdentity>; 2]>,
@@ -34,7 +34,7 @@ fn demands(options: ServerOptions, identities: Option<&[Arc<LiveIdentity>; 2]>) 
 }
 
 #[async_trait::async_trait]
-impl<const PROVES: bool> Fixture for Near<PROVES> {
+impl<const PROVES: bool, const DRIVEN: bool> Fixture for Near<PROVES, DRIVEN> {
     async fn start(service: Arc<dyn Service>) -> Self {
         let identities = PROVES.then(|| {
             let cluster = Cluster::new();
@@ -62,7 +62,7 @@ impl<const PROVES: bool> Fixture for Near<PROVES> {
     }
 
     fn transport(&self) -> Arc<dyn Transport> {
-        self.client.clone()
+        if DRIVEN { Arc::new(Driven::new(self.client.clone(), usize::MAX)) } else { self.client.clone() }
     }
 
     async fn kill(&self) -> bool {
@@ -81,7 +81,7 @@ impl<const PROVES: bool> Fixture for Near<PROVES> {
     }
 }
 
-impl<const PROVES: bool> Drop for Near<PROVES> {
+impl<const PROVES: bool, const DRIVEN: bool> Drop for Near<PROVES, DRIVEN> {
     fn drop(&mut self) {
         let (answered, seen) = (self.client.answered.load(Ordering::Relaxed), self.client.near.report().reads);
         if !std::thread::panicking() {
@@ -99,4 +99,12 @@ mod as_it_is {
 
 mod with_proof {
     forebay_transport::transport_conformance!(super::Near<true>);
+}
+
+mod driven {
+    forebay_transport::transport_conformance!(super::Near<false, true>);
+}
+
+mod driven_with_proof {
+    forebay_transport::transport_conformance!(super::Near<true, true>);
 }

@@ -20,6 +20,11 @@ impl Channel {
         Self { stream, records }
     }
 
+    /// The socket, if nothing but it carries the bytes.
+    pub(crate) fn into_plain(self) -> Option<TcpStream> {
+        self.records.is_none().then_some(self.stream)
+    }
+
     /// The socket.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream

@@ -15,8 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::choice::{Candidate, Load, choose, choose_open};
 use crate::connection::Connection;
+use crate::driven::{Asked, Driven, DrivenConnections};
 use crate::options::{ClientOptions, LARGE_BODY};
-use crate::replies::{Call, Unread};
+use crate::replies::{Call, Replies, Unread};
 
 /// How long a connection that could not be made is not tried again while another one is open.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -41,8 +42,12 @@ struct Link {
     address: Arc<str>,
     options: ClientOptions,
     slots: Box<[Slot]>,
+    /// For threads that wait for their answers themselves.
+    driven: Arc<DrivenConnections>,
     /// One permit for each call under way. Closed with the link.
     places: Arc<Semaphore>,
+    /// How many of them there are.
+    max_outstanding: usize,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -128,9 +133,12 @@ impl TcpTransport {
             load: Arc::default(),
         };
         let slots = std::iter::repeat_with(slot).take(options.connections.max(1)).collect();
-        let places = Arc::new(Semaphore::new(options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS)));
+        let max_outstanding = options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS);
+        let places = Arc::new(Semaphore::new(max_outstanding));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        Self { link: Arc::new(Link { address: address.into(), options, slots, places, tasks, stop }) }
+        let address = address.into();
+        let driven = DrivenConnections::new(&address, &options, &tasks, &stop);
+        Self { link: Arc::new(Link { address, options, slots, driven, places, max_outstanding, tasks, stop }) }
     }
 }
 
@@ -139,24 +147,47 @@ impl Link {
         let limit = request.payload_limit(into.as_ref()).map_err(CallError::Service)?;
         let (began, whole) = (tokio::time::Instant::now(), request.deadline);
         let left = move || whole.saturating_sub(began.elapsed());
-        let mut permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
-        let mut into = into.filter(|_| request.op.brings_payload());
+        let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
+        let owned = Unread { into: into.filter(|_| request.op.brings_payload()), permit };
+        // Besides this one.
+        let others = || self.max_outstanding.saturating_sub(self.places.available_permits() + 1);
+        let mut next = match self.driven.call(&mut request, limit, owned, left, others) {
+            Driven::Ended(result) => return result,
+            Driven::Late(asked) => Ok(asked),
+            Driven::Not(owned) => Err(owned),
+        };
         for _ in 0..=MAX_RESENDS {
-            let (answer, answered) = oneshot::channel();
-            let call = Call { into, limit, answer, load: None, permit };
-            let (connection, id) = self.start(&mut request, call, left).await?;
+            let Asked { connection, id, answered } = match next {
+                Ok(asked) => asked,
+                Err(owned) => self.ask(&mut request, limit, owned, left).await?,
+            };
             let waiting = Waiting { connection: &connection, id };
             let ended = answered.await;
             // Not `abandon`ed: the call is no longer there.
             std::mem::forget(waiting);
             match ended {
                 Ok(Ok(result)) => return result,
-                Ok(Err(unread)) => Unread { into, permit } = unread,
+                Ok(Err(unread)) => next = Err(unread),
                 Err(_) => return Err(self.closed().into()),
             }
         }
         let reason = "it closed one connection after the other without looking at the request".to_owned();
         Err(LinkError::Lost { peer: self.address.to_string(), reason }.into())
+    }
+
+    /// Sends `request`, with the time that is `left`, over one of the connections that calls share.
+    async fn ask(
+        self: &Arc<Self>,
+        request: &mut Request,
+        limit: u32,
+        owned: Unread,
+        left: impl Fn() -> Duration,
+    ) -> Result<Asked, LinkError> {
+        let (answer, answered) = oneshot::channel();
+        let Unread { into, permit } = owned;
+        let call = Call { into, limit, answer, load: None, permit };
+        let (connection, id) = self.start(request, call, left).await?;
+        Ok(Asked { connection, id, answered })
     }
 
     /// Sends `request`, with the time that is `left`: over which connection, and its number there.
@@ -246,7 +277,7 @@ impl Link {
                     }
                     // All callers may have left.
                     let _ = made.send(Ok(Arc::clone(&connection)));
-                    connection.run(&link.stop).await;
+                    connection.run(Replies::new(), &link.stop).await;
                     slot.clear(&connection);
                 }
                 Err(error) => {

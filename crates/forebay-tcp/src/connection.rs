@@ -70,50 +70,42 @@ impl Connection {
     /// [`LinkError::Connect`], and [`LinkError::Refused`] or [`LinkError::Unproved`] when the other side is not one that we may
     /// talk to.
     pub(crate) async fn connect(peer: &Arc<str>, options: &ClientOptions) -> Result<Self, LinkError> {
-        let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
-        let attempt = async {
-            let mut stream = open(peer, options.bind).await.map_err(|error| failed(error.to_string()))?;
-            socket::tune(&stream, options.dead_after).map_err(|error| failed(error.to_string()))?;
-            let hello = Hello::ours(&options.cluster, options.block_size);
-            let records = match &options.security {
-                None => {
-                    greet(&mut stream, peer, &hello, true).await?;
-                    hear_pong(&mut stream, peer).await?;
-                    None
-                }
-                Some(security) => {
-                    let mut tls = security.connect(&mut stream, peer).await?;
-                    greet(&mut tls, peer, &hello, false).await?;
-                    let sent = |outcome: io::Result<()>| outcome.map_err(|error| failed(error.to_string()));
-                    if is_encrypted(tls.get_ref().1) {
-                        sent(send_ping(&mut tls).await)?;
-                        hear_pong(&mut tls, peer).await?;
-                        let records = Records::new(tls.into_inner().1.into(), options.max_records);
-                        Some(records.map_err(|error| failed(error.to_string()))?)
-                    } else {
-                        drop(tls);
-                        sent(send_ping(&mut stream).await)?;
-                        hear_pong(&mut stream, peer).await?;
-                        None
-                    }
-                }
-            };
-            Ok(Channel::new(stream, records))
-        };
-        let channel = match tokio::time::timeout(options.connect_timeout, attempt).await {
-            Ok(channel) => channel?,
-            Err(_) => return Err(failed(format!("no answer within {:?}", options.connect_timeout))),
-        };
-        Ok(Self {
+        let channel = establish(peer, options).await?;
+        Ok(Self::over(peer, channel, Outstanding::new(options.max_abandoned), options))
+    }
+
+    fn over(peer: &Arc<str>, channel: Channel, calls: Outstanding<Call>, options: &ClientOptions) -> Self {
+        Self {
             peer: Arc::clone(peer),
             channel,
             keepalive: options.keepalive,
             dead_after: options.dead_after,
-            calls: Mutex::new(Outstanding::new(options.max_abandoned)),
-            accepting: AtomicBool::new(true),
+            accepting: AtomicBool::new(calls.is_accepting()),
+            calls: Mutex::new(calls),
             unsent: Mutex::default(),
             wake: Notify::new(),
-        })
+        }
+    }
+
+    /// One that a thread drove itself until its call was late, which has the number `id`; if `call` is not here, its answer is arriving.
+    /// It takes no other, and ends with this one.
+    pub(crate) fn of_late(
+        peer: &Arc<str>,
+        stream: TcpStream,
+        id: u64,
+        call: Option<Call>,
+        options: &ClientOptions,
+    ) -> Self {
+        let mut calls = Outstanding::beginning_at(id, 0);
+        if let Some(call) = call {
+            // It is the first, and none is refused yet.
+            let _ = calls.begin(call);
+        }
+        calls.retire();
+        let connection = Self::over(peer, Channel::new(stream, None), calls, options);
+        // Its task begins to watch for silence at once.
+        connection.wake.notify_one();
+        connection
     }
 
     /// Whether new calls may start.
@@ -215,10 +207,9 @@ impl Connection {
         calls.end()
     }
 
-    /// Receives until the connection ends, or is told to.
-    pub(crate) async fn run(&self, stop: &CancellationToken) {
+    /// Receives until the connection ends, or is told to. `replies` has what has arrived before.
+    pub(crate) async fn run(&self, mut replies: Replies, stop: &CancellationToken) {
         let _ends = EndsWithTask(self);
-        let mut replies = Replies::new();
         let error = self.receive(&mut replies, stop).await;
         tracing::debug!(peer = %self.peer, %error, "connection ended");
         self.end(&error, replies.into_call());
@@ -229,7 +220,7 @@ impl Connection {
     async fn receive(&self, replies: &mut Replies, stop: &CancellationToken) -> LinkError {
         let mut liveness = Liveness::new(self.keepalive, self.dead_after, Instant::now());
         let mut timer = pin!(tokio::time::sleep(self.keepalive));
-        let mut watching = false;
+        let mut watching = replies.is_partial();
         loop {
             let all_sent = match self.send_queued() {
                 Ok(all_sent) => all_sent,
@@ -335,6 +326,47 @@ fn refused(peer: String, why: &Failure) -> LinkError {
     match why.kind() {
         FailureKind::PermissionDenied => LinkError::Unproved { peer, reason },
         _ => LinkError::Refused { peer, reason },
+    }
+}
+
+/// Connects to `peer`, a host and a port or a Unix socket, and exchanges hellos.
+///
+/// # Errors
+/// As for [`Connection::connect`].
+pub(crate) async fn establish(peer: &Arc<str>, options: &ClientOptions) -> Result<Channel, LinkError> {
+    let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+    let attempt = async {
+        let mut stream = open(peer, options.bind).await.map_err(|error| failed(error.to_string()))?;
+        socket::tune(&stream, options.dead_after).map_err(|error| failed(error.to_string()))?;
+        let hello = Hello::ours(&options.cluster, options.block_size);
+        let records = match &options.security {
+            None => {
+                greet(&mut stream, peer, &hello, true).await?;
+                hear_pong(&mut stream, peer).await?;
+                None
+            }
+            Some(security) => {
+                let mut tls = security.connect(&mut stream, peer).await?;
+                greet(&mut tls, peer, &hello, false).await?;
+                let sent = |outcome: io::Result<()>| outcome.map_err(|error| failed(error.to_string()));
+                if is_encrypted(tls.get_ref().1) {
+                    sent(send_ping(&mut tls).await)?;
+                    hear_pong(&mut tls, peer).await?;
+                    let records = Records::new(tls.into_inner().1.into(), options.max_records);
+                    Some(records.map_err(|error| failed(error.to_string()))?)
+                } else {
+                    drop(tls);
+                    sent(send_ping(&mut stream).await)?;
+                    hear_pong(&mut stream, peer).await?;
+                    None
+                }
+            }
+        };
+        Ok(Channel::new(stream, records))
+    };
+    match tokio::time::timeout(options.connect_timeout, attempt).await {
+        Ok(channel) => channel,
+        Err(_) => Err(failed(format!("no answer within {:?}", options.connect_timeout))),
     }
 }
 

@@ -5,7 +5,12 @@
 //! * [`TcpServer`] is the worker's side: payload sent straight from the service's memory, or from a file, by a thread that the
 //!   connection stays on.
 //!
-//! What decides is pure and knows no socket: `choice` (which connection takes the next call), `requests` and `replies`
+//! A thread that may wait for the answer to a short read itself ([`forebay_transport::driving`]) has a connection of its own for it
+//! (`driven`), which the runtime does not watch: then the calling thread receives the answer, and no other thread of this side has
+//! to do with it.
+//!
+//! What decides is pure and knows no socket: `choice` (which connection takes the next call), `berths` (which one a thread drives),
+//! `requests` and `replies`
 //! (where received bytes belong), `zero_copy` (what the kernel sends from where it lies), `patience` (how long a peer may
 //! take), and what all connections share, [`forebay_transport::connection`]: among it, which of them a server takes in.
 //! The rest is the shell around it: one task for each connection on either side, bytes over a `channel`, and system calls in
@@ -19,6 +24,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod admit;
+mod berths;
 mod by_record;
 mod channel;
 mod choice;
@@ -26,12 +32,14 @@ mod client;
 mod closings;
 mod connection;
 mod connections;
+mod driven;
 mod end;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod greeting;
 mod in_flight;
 mod io_threads;
+mod lone;
 mod options;
 mod outbox;
 mod patience;

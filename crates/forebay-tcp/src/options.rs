@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forebay_identity::{Auditing, Passes};
 use forebay_locks::Mutex;
+use forebay_transport::driving::DriveOptions;
 use forebay_transport::wire::MAX_REQUEST_BODY;
 use forebay_types::{ByteSize, TcpZeroCopy};
 
@@ -132,6 +133,8 @@ pub struct ClientOptions {
     pub bind: Option<IpAddr>,
     /// What is proved to the peer, and whom it has to be. `None`: nothing is proved, and anybody is believed.
     pub security: Option<ClientSecurity>,
+    /// How long threads that may wait for the answers to short reads themselves do so. Not where all is encrypted.
+    pub drive: DriveOptions,
 }
 
 impl ClientOptions {
@@ -150,6 +153,7 @@ impl ClientOptions {
             max_records: MAX_RECORDS / 2,
             bind: None,
             security: None,
+            drive: DriveOptions::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::{size_of, zeroed};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -114,8 +114,8 @@ pub(crate) fn zero_copy() -> SendFlags {
     SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32)
 }
 
-/// Sends `slices` whatever tokio takes the socket for, without waiting.
-pub(crate) fn send_unasked(stream: &TcpStream, slices: &[IoSlice<'_>], flags: SendFlags) -> rustix::io::Result<usize> {
+/// Sends `slices` whatever tokio takes the socket for, if it knows of it, without waiting.
+pub(crate) fn send_unasked(stream: &impl AsFd, slices: &[IoSlice<'_>], flags: SendFlags) -> rustix::io::Result<usize> {
     let mut control = SendAncillaryBuffer::default();
     rustix::io::retry_on_intr(|| rustix::net::sendmsg(stream, slices, &mut control, flags | SendFlags::DONTWAIT))
 }

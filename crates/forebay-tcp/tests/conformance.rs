@@ -1,6 +1,6 @@
 //! The suite that every transport passes, over loopback: with a server on I/O threads, with one on a runtime, with one
 //! that sends large payloads without a copy, and between two ends that prove who they are, and may encrypt everything; and
-//! over a Unix socket.
+//! over a Unix socket. All that also by threads that wait for their answers themselves.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::identities::{Cluster, proving, server_security};
 use forebay_identity::LiveIdentity;
 use forebay_private::{PrivateListener, socket_address};
 use forebay_tcp::{ClientOptions, ServerOptions, TcpSecurity, TcpServer, TcpTransport, TcpZeroCopy};
-use forebay_transport::conformance::Fixture;
+use forebay_transport::conformance::{Driven, Fixture};
 use forebay_transport::{Service, Transport};
 use forebay_types::Role;
 use tokio::sync::Mutex;
@@ -26,7 +26,12 @@ fn level(security: u8) -> TcpSecurity {
 }
 
 /// With a server on so many I/O threads.
-struct Tcp<const IO_THREADS: usize, const ZERO_COPY: bool = false, const SECURITY: u8 = NOTHING> {
+struct Tcp<
+    const IO_THREADS: usize,
+    const ZERO_COPY: bool = false,
+    const SECURITY: u8 = NOTHING,
+    const DRIVEN: bool = false,
+> {
     service: Arc<dyn Service>,
     /// Those of the worker, and of a client that may do all that the suite does.
     identities: Option<[Arc<LiveIdentity>; 2]>,
@@ -35,7 +40,9 @@ struct Tcp<const IO_THREADS: usize, const ZERO_COPY: bool = false, const SECURIT
     transport: Arc<TcpTransport>,
 }
 
-impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Tcp<IO_THREADS, ZERO_COPY, SECURITY> {
+impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8, const DRIVEN: bool>
+    Tcp<IO_THREADS, ZERO_COPY, SECURITY, DRIVEN>
+{
     fn options(identities: Option<&[Arc<LiveIdentity>; 2]>) -> ServerOptions {
         let zero_copy = if ZERO_COPY { TcpZeroCopy::On } else { TcpZeroCopy::Off };
         let security = identities.map(|[worker, _]| server_security(worker, level(SECURITY)));
@@ -44,8 +51,8 @@ impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Tcp<IO_
 }
 
 #[async_trait::async_trait]
-impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Fixture
-    for Tcp<IO_THREADS, ZERO_COPY, SECURITY>
+impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8, const DRIVEN: bool> Fixture
+    for Tcp<IO_THREADS, ZERO_COPY, SECURITY, DRIVEN>
 {
     async fn start(service: Arc<dyn Service>) -> Self {
         let identities = (SECURITY != NOTHING).then(|| {
@@ -60,7 +67,7 @@ impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Fixture
     }
 
     fn transport(&self) -> Arc<dyn Transport> {
-        self.transport.clone()
+        if DRIVEN { Arc::new(Driven::new(self.transport.clone(), usize::MAX)) } else { self.transport.clone() }
     }
 
     async fn kill(&self) -> bool {
@@ -139,4 +146,20 @@ mod with_proof {
 
 mod encrypted {
     forebay_transport::transport_conformance!(super::Tcp<2, false, { super::ENCRYPT }>);
+}
+
+mod driven {
+    forebay_transport::transport_conformance!(super::Tcp<2, false, { super::NOTHING }, true>);
+}
+
+mod driven_on_a_runtime {
+    forebay_transport::transport_conformance!(super::Tcp<0, false, { super::NOTHING }, true>);
+}
+
+mod driven_with_proof {
+    forebay_transport::transport_conformance!(super::Tcp<2, false, { super::AUTH }, true>);
+}
+
+mod driven_where_all_is_encrypted {
+    forebay_transport::transport_conformance!(super::Tcp<2, false, { super::ENCRYPT }, true>);
 }

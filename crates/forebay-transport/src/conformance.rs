@@ -6,12 +6,14 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a suite of tests: what fails is an assertion")]
 
 pub mod cases;
+mod driven;
 mod service;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use driven::Driven;
 pub use service::{Behaviour, Scripted, digest, pattern, pool, read};
 
 use crate::error::CallError;

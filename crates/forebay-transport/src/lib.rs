@@ -10,6 +10,8 @@
 //!
 //! A server's side tells whoever keeps a record of it what is asked for, each transport in the same way ([`ConnectionAudit`]).
 //!
+//! Where a thread may wait for the answer to a call itself, it says so by [`driving`].
+//!
 //! [`conformance`] is the suite that every implementation passes: it is the contract in executable form.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -20,6 +22,7 @@ mod caller;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod connection;
+pub mod driving;
 mod error;
 pub mod fake;
 mod file_slice;

@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use forebay_locks::spin::{Patience, Spin};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::error::Error;
-use crate::spin::{Patience, Spin};
 use crate::worker::Worker;
 
 /// How many rounds of progress before other tasks get their turn.

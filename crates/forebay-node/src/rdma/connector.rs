@@ -31,6 +31,7 @@ use super::rails::{self, Rail};
 use super::trace::Tracing;
 use super::{by_any, is_wanted, library, metadata_or_tcp, or_tcp};
 use crate::block_size::block_size;
+use crate::driving::drive_options;
 use crate::security;
 
 /// How often it is looked whether a pool has grown beyond what is registered.
@@ -126,6 +127,7 @@ impl RdmaConnector {
             one_sided: config.network_rdma_data_one_sided,
             keepalive: config.network_tcp_keepalive,
             dead_after: config.network_tcp_dead_after,
+            drive: drive_options(config),
             ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
         };
         let is_by_ucx = data.iter().chain(&metadata).any(|outlet| outlet.io_thread.provider() == Provider::Ucx);

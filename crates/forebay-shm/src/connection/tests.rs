@@ -7,6 +7,8 @@ use forebay_transport::{Op, Provenance};
 use forebay_types::{BlockKey, FileId};
 use rustix::fs::MemfdFlags;
 
+use crate::socket::Socket;
+
 const LENGTH: u64 = 64 << 10;
 const LONG: Duration = Duration::from_secs(30);
 

@@ -37,7 +37,13 @@ impl<C> Outstanding<C> {
     /// No calls yet; with more than `max_abandoned` that were, no new ones are taken.
     #[must_use]
     pub fn new(max_abandoned: usize) -> Self {
-        Self { next: 1, calls: HashMap::new(), abandoned: 0, max_abandoned, accepting: true, unwatched: true }
+        Self::beginning_at(1, max_abandoned)
+    }
+
+    /// The same; its first call has the number `first`, since there were others before.
+    #[must_use]
+    pub fn beginning_at(first: u64, max_abandoned: usize) -> Self {
+        Self { next: first, calls: HashMap::new(), abandoned: 0, max_abandoned, accepting: true, unwatched: true }
     }
 
     /// Whether new calls may begin.
@@ -139,6 +145,15 @@ mod tests {
         assert!(!calls.is_spent());
         assert!(calls.abandon(ids[3]));
         assert_eq!(calls.end().len(), 3);
+    }
+
+    #[test]
+    fn calls_go_on_from_a_number_that_others_ended_with() {
+        let mut calls = Outstanding::beginning_at(7, 0);
+        assert_eq!(calls.begin("late").unwrap().id, 7);
+        calls.retire();
+        assert!(calls.begin("another").is_err() && !calls.is_spent());
+        assert_eq!((calls.take(7), calls.is_spent()), (Some("late"), true));
     }
 
     #[test]
