@@ -126,7 +126,7 @@ impl Core {
     ) -> Option<Arc<MemoryRun>> {
         let key = run.key;
         let copy = MemoryRun::new(run, bytes);
-        let copy = Arc::new(if self.to_seal.is_some() { copy.to_be_sealed() } else { copy });
+        let copy = Arc::new(if self.to_seal.is_some() { copy.awaiting_seal() } else { copy });
         let quota = self.quota(keep.account);
         let (held, gone, _replaced) = self.index.change(&key, |runs| {
             let was_removed = from.is_some_and(|from| from.removed.load(Ordering::Relaxed));

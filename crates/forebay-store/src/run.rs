@@ -160,7 +160,7 @@ impl MemoryRun {
     }
 
     /// The same of a store that lets clients read it.
-    pub(crate) fn to_be_sealed(self) -> Self {
+    pub(crate) fn awaiting_seal(self) -> Self {
         Self { sealing: Some(Box::default()), ..self }
     }
 
