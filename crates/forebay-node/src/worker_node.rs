@@ -13,6 +13,7 @@ use forebay_cluster::records::members::{Addresses, Capacity, WorkerRecord};
 use forebay_cluster::{Backoff, Membership as _};
 use forebay_config::{Config, Host, Loaded};
 use forebay_identity::Auditing;
+use forebay_materialise::Lender as _;
 use forebay_memory::Sharing;
 use forebay_peering::{JoinOptions, Joined};
 use forebay_state::membership::RegisteredOptions;

@@ -119,9 +119,9 @@ fn files_go_that_were_not_used_since_the_store_turned_over_and_as_much_as_it_evi
         store.evicted += 4 * MIB;
     }
     assert!(wanted[..4].iter().all(Option::is_none), "{wanted:?}");
-    for second in 4..20 {
-        let unused_since = start + SECOND * (second as u32 - 4);
-        assert_eq!(wanted[second], Some(WantedBack { bytes: 4 * MIB, unused_since }), "{second}");
+    for (second, wanted) in (0..).zip(wanted).skip(4) {
+        let unused_since = start + SECOND * (second - 4);
+        assert_eq!(wanted, Some(WantedBack { bytes: 4 * MIB, unused_since }), "{second}");
     }
     // It rests: nothing is wanted any more, though it turned over a while ago.
     store.evicted -= 4 * MIB;
