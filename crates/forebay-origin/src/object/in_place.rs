@@ -30,7 +30,7 @@ pub(crate) use connect::Settings;
 use body::Body;
 use connect::Connector;
 use connection::{AskError, Connection, http_error};
-use head::{Framing, Head};
+use head::{Dechunked, Framing, Head};
 use pool::{Pool, Target};
 
 /// The longest body of a refusal that is taken.
@@ -172,7 +172,7 @@ async fn refusal(connection: &mut Connection, framing: Framing) -> (Bytes, bool)
         Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
         Framing::Chunked | Framing::UntilClose => usize::MAX,
     };
-    let mut raw = Vec::new();
+    let (mut raw, mut chunks) = (Vec::new(), Dechunked::default());
     while raw.len() < length.min(MAX_REFUSAL) {
         let before = raw.len();
         raw.resize(length.min(MAX_REFUSAL).min(before + (4 << 10)), 0);
@@ -183,9 +183,10 @@ async fn refusal(connection: &mut Connection, framing: Framing) -> (Bytes, bool)
             break;
         }
         if framing == Framing::Chunked
-            && let Ok(Some(whole)) = head::dechunked(&raw)
+            && let Ok(Some(behind)) = chunks.advance(&raw)
         {
-            return (whole.into(), false);
+            // Servers that ask for fewer requests are to get no more connections for it.
+            return (chunks.body.into(), behind == Dechunked::END);
         }
     }
     let is_all = raw.len() == length;
@@ -196,7 +197,7 @@ async fn refusal(connection: &mut Connection, framing: Framing) -> (Bytes, bool)
 #[cfg(feature = "fuzzing")]
 pub(crate) fn read_head(bytes: &[u8]) -> Option<usize> {
     // Neither may panic, whatever it says.
-    let _ = head::dechunked(bytes);
+    let _ = Dechunked::default().advance(bytes);
     head::parse(bytes).ok().flatten().map(|head| head.length)
 }
 

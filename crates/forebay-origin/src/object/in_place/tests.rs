@@ -143,10 +143,11 @@ async fn a_body_that_ends_early_or_is_not_taken_costs_its_connection() {
 async fn refusals_come_with_what_they_say_and_leave_the_connection_open() {
     let denied: &[u8] = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\n<Err/>";
     let parts: &[u8] = b"HTTP/1.1 503 Slow Down\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n<Er\r\n3\r\nr/>\r\n0\r\n\r\n";
+    let trailing: &[u8] = b"HTTP/1.1 503 S\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n<Err/>\r\n0\r\na: b\r\n\r\n";
     let to_the_end: &[u8] = b"HTTP/1.1 500 Error\r\n\r\n<Err/>";
-    let (url, accepted) = server(vec![vec![denied, parts], vec![to_the_end]]).await;
+    let (url, accepted) = server(vec![vec![denied, parts, trailing, FIVE], vec![to_the_end, FIVE]]).await;
     let (service, others) = service(Connector::new(settings()).unwrap());
-    for (status, connections) in [(403, 1), (503, 1), (500, 2)] {
+    for (status, connections) in [(403, 1), (503, 1), (503, 1), (500, 2)] {
         let (request, slot) = get(&url);
         let response = service.call(request).await.unwrap();
         assert_eq!((response.status().as_u16(), accepted.load(Ordering::Relaxed)), (status, connections));
