@@ -140,8 +140,8 @@ impl InPlaceService {
             // Not what was asked for, and as long as it may be: the head says enough.
             _ if status.is_success() => {}
             framing => {
-                let is_all;
-                (text, is_all) = refusal(&mut connection, framing).await;
+                let (said, is_all) = refusal(&mut connection, framing).await;
+                text = said;
                 if is_all && is_kept && connection.is_between_answers() {
                     self.pool.put(&asked.target, connection);
                 }
