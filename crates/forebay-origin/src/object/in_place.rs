@@ -111,7 +111,11 @@ impl InPlaceService {
         if let Some(mut connection) = self.pool.take(&asked.target) {
             match connection.ask(&asked.head).await {
                 Ok(answer) => return Ok((connection, answer)),
-                Err(AskError::Failed(error)) => return Err(error),
+                // If nobody is at the other end any more, then at none of the others' either: the next attempt is to connect anew.
+                Err(AskError::Failed(error)) => {
+                    self.pool.forget(&asked.target);
+                    return Err(error);
+                }
                 // The server closed it just then; the others may be as old. A GET may be sent again.
                 Err(AskError::Unanswered(_)) => self.pool.forget(&asked.target),
             }
