@@ -145,7 +145,7 @@ async fn refusals_come_with_what_they_say_and_leave_the_connection_open() {
     let parts: &[u8] = b"HTTP/1.1 503 Slow Down\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n<Er\r\n3\r\nr/>\r\n0\r\n\r\n";
     let trailing: &[u8] = b"HTTP/1.1 503 S\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n<Err/>\r\n0\r\na: b\r\n\r\n";
     let to_the_end: &[u8] = b"HTTP/1.1 500 Error\r\n\r\n<Err/>";
-    let (url, accepted) = server(vec![vec![denied, parts, trailing, FIVE], vec![to_the_end, FIVE]]).await;
+    let (url, accepted) = server(vec![vec![denied, parts, trailing, FIVE], vec![to_the_end]]).await;
     let (service, others) = service(Connector::new(settings()).unwrap());
     for (status, connections) in [(403, 1), (503, 1), (503, 1), (500, 2)] {
         let (request, slot) = get(&url);
