@@ -355,7 +355,7 @@ fn asks_for_other_connections((name, value): (&String, &String)) -> bool {
     if value.is_empty() || !name.starts_with("aws_") {
         return !value.is_empty() && matches!(&*name, "http_proxy" | "https_proxy" | "all_proxy");
     }
-    match name.parse() {
+    match name.parse::<AmazonS3ConfigKey>() {
         Ok(AmazonS3ConfigKey::Client(key)) => {
             !matches!(key, AllowHttp | ConnectTimeout | PoolMaxIdlePerHost | ReadTimeout | Timeout)
         }

@@ -30,7 +30,7 @@ pub(crate) use connect::Settings;
 use body::Body;
 use connect::Connector;
 use connection::{AskError, Connection, http_error};
-use head::{Framing, Head};
+use head::{Dechunked, Framing, Head};
 use pool::{Pool, Target};
 
 /// The longest body of a refusal that is taken.
@@ -111,7 +111,11 @@ impl InPlaceService {
         if let Some(mut connection) = self.pool.take(&asked.target) {
             match connection.ask(&asked.head).await {
                 Ok(answer) => return Ok((connection, answer)),
-                Err(AskError::Failed(error)) => return Err(error),
+                // If nobody is at the other end any more, then at none of the others' either: the next attempt is to connect anew.
+                Err(AskError::Failed(error)) => {
+                    self.pool.forget(&asked.target);
+                    return Err(error);
+                }
                 // The server closed it just then; the others may be as old. A GET may be sent again.
                 Err(AskError::Unanswered(_)) => self.pool.forget(&asked.target),
             }
@@ -140,8 +144,8 @@ impl InPlaceService {
             // Not what was asked for, and as long as it may be: the head says enough.
             _ if status.is_success() => {}
             framing => {
-                let is_all;
-                (text, is_all) = refusal(&mut connection, framing).await;
+                let (said, is_all) = refusal(&mut connection, framing).await;
+                text = said;
                 if is_all && is_kept && connection.is_between_answers() {
                     self.pool.put(&asked.target, connection);
                 }
@@ -172,7 +176,7 @@ async fn refusal(connection: &mut Connection, framing: Framing) -> (Bytes, bool)
         Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
         Framing::Chunked | Framing::UntilClose => usize::MAX,
     };
-    let mut raw = Vec::new();
+    let (mut raw, mut chunks) = (Vec::new(), Dechunked::default());
     while raw.len() < length.min(MAX_REFUSAL) {
         let before = raw.len();
         raw.resize(length.min(MAX_REFUSAL).min(before + (4 << 10)), 0);
@@ -183,9 +187,10 @@ async fn refusal(connection: &mut Connection, framing: Framing) -> (Bytes, bool)
             break;
         }
         if framing == Framing::Chunked
-            && let Ok(Some(whole)) = head::dechunked(&raw)
+            && let Ok(Some(behind)) = chunks.advance(&raw)
         {
-            return (whole.into(), false);
+            // Servers that ask for fewer requests are to get no more connections for it.
+            return (chunks.body.into(), behind == Dechunked::END);
         }
     }
     let is_all = raw.len() == length;
@@ -196,7 +201,7 @@ async fn refusal(connection: &mut Connection, framing: Framing) -> (Bytes, bool)
 #[cfg(feature = "fuzzing")]
 pub(crate) fn read_head(bytes: &[u8]) -> Option<usize> {
     // Neither may panic, whatever it says.
-    let _ = head::dechunked(bytes);
+    let _ = Dechunked::default().advance(bytes);
     head::parse(bytes).ok().flatten().map(|head| head.length)
 }
 

@@ -77,7 +77,10 @@ async fn a_broken_or_refused_read_is_tried_again_until_it_is_right() {
         let before = scene.origin.counts().retries;
         scene.proxy.inject_reads(2, fault);
         read(&scene.origin, &version).await.unwrap_or_else(|failure| panic!("{fault:?}: {failure}"));
-        assert_eq!(scene.origin.counts().retries - before, 2, "{fault:?}");
+        // A connection that is reset before the head was read may have been an old one: such a read is asked for again at once.
+        let fewest = if matches!(fault, Fault::Reset { .. }) { 1 } else { 2 };
+        let retries = scene.origin.counts().retries - before;
+        assert!((fewest..=2).contains(&retries), "{fault:?}: {retries}");
     }
     assert!(scene.origin.counts().throttles >= 4);
 }

@@ -1,7 +1,8 @@
 //! From the name of a server to a connection: names, addresses, TLS.
 //!
-//! It does what the origin's other HTTP client does: the addresses of a name are tried in an order of chance, certificates are judged by
-//! the platform's verifier, and what a record of the cluster named goes through `guard.rs`.
+//! It does what the origin's other HTTP client does: the addresses of a name are tried in an order of chance, the next one when the last
+//! one fails or is slow (RFC 8305), certificates are judged by the platform's verifier, and what a record of the cluster named goes
+//! through `guard.rs`.
 
 use std::fmt;
 use std::io;
@@ -9,6 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use object_store::client::{HttpError, HttpErrorKind};
 use rand::seq::SliceRandom as _;
 use rustls::ClientConfig;
@@ -25,6 +28,8 @@ use super::pool::Target;
 
 /// What is read of a socket below TLS at a time: rustls by itself asks for 4 KiB.
 const BELOW_TLS: usize = 64 << 10;
+/// How long an address may take before the next one is tried beside it (RFC 8305, section 5).
+const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// How connections are made.
 #[derive(Clone, Debug)]
@@ -78,7 +83,10 @@ impl Connector {
         let longest = self.settings.connect_timeout;
         match tokio::time::timeout(longest, self.stream(target)).await {
             Ok(Ok(stream)) => Ok(Connection::new(stream, self.settings.silence)),
-            Ok(Err(error)) => Err(HttpError::new(HttpErrorKind::Connect, error)),
+            Ok(Err(error)) => {
+                let is_late = error.kind() == io::ErrorKind::TimedOut;
+                Err(HttpError::new(if is_late { HttpErrorKind::Timeout } else { HttpErrorKind::Connect }, error))
+            }
             Err(_) => {
                 let error = io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {longest:?}"));
                 Err(HttpError::new(HttpErrorKind::Timeout, error))
@@ -90,24 +98,36 @@ impl Connector {
         let tcp = self.tcp(target).await?;
         // A request is one small write, and its answer is waited for.
         tcp.set_nodelay(true)?;
-        let Some(tls) = self.tls.as_ref().filter(|_| target.is_tls) else { return Ok(Box::new(tcp)) };
+        if !target.is_tls {
+            return Ok(Box::new(tcp));
+        }
+        // `may_reach` has seen to that. Never in plain text instead.
+        let tls = self.tls.as_ref().ok_or_else(|| io::Error::other("https is not set up"))?;
         let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
         Ok(Box::new(tls.connect(name, BufReader::with_capacity(BELOW_TLS, tcp)).await?))
     }
 
-    /// Connects to the first address that answers. None but the last may take all of the time.
+    /// Connects to the first address that answers.
     async fn tcp(&self, target: &Target) -> io::Result<TcpStream> {
-        let addresses = self.addresses(target).await?;
-        let share = self.settings.connect_timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let mut waiting = self.addresses(target).await?.into_iter();
+        let mut under_way = FuturesUnordered::new();
         let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("`{}` has no address", target.host));
-        for address in addresses {
-            failed = match tokio::time::timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => error,
-                Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("{address} did not answer within {share:?}")),
+        loop {
+            under_way.extend(waiting.next().map(TcpStream::connect));
+            let ended = if waiting.as_slice().is_empty() {
+                under_way.next().await
+            } else {
+                match tokio::time::timeout(NEXT_AFTER, under_way.next()).await {
+                    Ok(ended) => ended,
+                    Err(_) => continue,
+                }
             };
+            match ended {
+                Some(Ok(stream)) => return Ok(stream),
+                Some(Err(error)) => failed = error,
+                None => return Err(failed),
+            }
         }
-        Err(failed)
     }
 
     async fn addresses(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {

@@ -5,8 +5,10 @@ use std::io;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use http::StatusCode;
 use object_store::client::{HttpError, HttpErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::task::coop::unconstrained;
 
 use super::head::{BadHead, Head, MAX_HEAD, parse};
 
@@ -55,16 +57,22 @@ impl Connection {
             stream.flush().await
         });
         sent.await.map_err(|error| unanswered_or_failed(error, true))?;
-        let mut has_begun = false;
+        let (mut has_begun, mut looked_at) = (false, 0);
         loop {
-            if let Some(head) = parse(ahead)? {
+            // A head whose bytes come one by one is not gone through for each of them.
+            let is_worth_a_look = looked_at == 0 || ahead.len() >= MAX_HEAD || ahead[looked_at..].contains(&b'\n');
+            if is_worth_a_look && let Some(head) = parse(ahead)? {
                 ahead.drain(..head.length);
-                // 100 and 103 come before the answer.
-                if !head.status.is_informational() {
-                    return Ok(head);
+                looked_at = 0;
+                match head.status {
+                    // Another protocol, which nobody asked for: nothing behind it is an answer.
+                    StatusCode::SWITCHING_PROTOCOLS => return Err(BadHead::Switched.into()),
+                    // 100 and 103 come before the answer.
+                    status if status.is_informational() => continue,
+                    _ => return Ok(head),
                 }
-                continue;
             }
+            looked_at = ahead.len();
             let before = ahead.len();
             ahead.resize((before + HEAD_STEP).min(MAX_HEAD), 0);
             let came = within(*silence, stream.read(&mut ahead[before..])).await;
@@ -99,7 +107,8 @@ impl Connection {
 
     /// Whether the server has left it open meanwhile, and said nothing that nobody asked for.
     pub(super) fn is_quiet(&mut self) -> bool {
-        self.ahead.is_empty() && self.stream.read(&mut [0]).now_or_never().is_none()
+        // A task whose budget is used up would find every connection quiet.
+        self.ahead.is_empty() && unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
     }
 }
 
@@ -162,6 +171,24 @@ mod tests {
         assert!(connection.is_between_answers() && connection.is_quiet());
         server.write_all(b"what?").await.unwrap();
         assert!(!connection.is_quiet());
+    }
+
+    #[tokio::test]
+    async fn heads_that_come_byte_by_byte_are_understood_and_other_protocols_are_not() {
+        let (mut connection, mut server) = pair();
+        let answer = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 206 P\r\nContent-Length: 2\r\n\r\nhi";
+        let byte_by_byte = async {
+            for byte in answer {
+                server.write_all(&[*byte]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        let (head, ()) = tokio::join!(connection.ask(b"GET"), byte_by_byte);
+        assert_eq!(head.unwrap().status.as_u16(), 206);
+        let (mut connection, mut server) = pair();
+        server.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 206 P\r\n\r\n").await.unwrap();
+        let error = connection.ask(b"GET").await.unwrap_err();
+        assert!(matches!(error, AskError::Failed(error) if error.kind() == HttpErrorKind::Decode));
     }
 
     #[tokio::test]

@@ -45,6 +45,8 @@ pub(super) enum BadHead {
     Framing,
     #[error("a part of the answer does not say how long it is")]
     Chunk,
+    #[error("the server changes to another protocol, which nobody asked for")]
+    Switched,
 }
 
 impl BadHead {
@@ -122,33 +124,48 @@ fn says_close(headers: &HeaderMap) -> bool {
     words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
-/// What a chunked body is that begins with `raw`; `None` while there is only a part of it. What stands behind its last part is not
-/// looked at.
-///
-/// # Errors
-/// When there will never be one.
-pub(super) fn dechunked(raw: &[u8]) -> Result<Option<Vec<u8>>, BadHead> {
-    let (mut whole, mut left) = (Vec::new(), raw);
-    loop {
-        let size = match httparse::parse_chunk_size(left) {
-            Ok(httparse::Status::Complete((start, size))) => {
-                left = left.get(start..).unwrap_or_default();
-                usize::try_from(size).map_err(|_| BadHead::Chunk)?
+/// A chunked body, as far as it came.
+#[derive(Debug, Default)]
+pub(super) struct Dechunked {
+    /// Its whole parts, joined.
+    pub(super) body: Vec<u8>,
+    /// How many of the raw bytes these were.
+    taken: usize,
+}
+
+impl Dechunked {
+    /// `raw` is all that came. At the end of the body: what stands behind its last part, which is [`Self::END`] unless there are trailers,
+    /// or not all has come. `None` before that.
+    ///
+    /// # Errors
+    /// When there will never be an end.
+    pub(super) fn advance<'a>(&mut self, raw: &'a [u8]) -> Result<Option<&'a [u8]>, BadHead> {
+        loop {
+            let left = raw.get(self.taken..).unwrap_or_default();
+            let (start, size) = match httparse::parse_chunk_size(left) {
+                Ok(httparse::Status::Complete((start, size))) => {
+                    (start, usize::try_from(size).map_err(|_| BadHead::Chunk)?)
+                }
+                Ok(httparse::Status::Partial) => return Ok(None),
+                Err(_) => return Err(BadHead::Chunk),
+            };
+            let left = left.get(start..).unwrap_or_default();
+            if size == 0 {
+                return Ok(Some(left));
             }
-            Ok(httparse::Status::Partial) => return Ok(None),
-            Err(_) => return Err(BadHead::Chunk),
-        };
-        if size == 0 {
-            return Ok(Some(whole));
+            let Some((chunk, rest)) = left.split_at_checked(size) else { return Ok(None) };
+            match rest {
+                [b'\r', b'\n', ..] => {}
+                [] | [b'\r'] => return Ok(None),
+                _ => return Err(BadHead::Chunk),
+            }
+            self.body.extend_from_slice(chunk);
+            self.taken += start + size + 2;
         }
-        let Some((chunk, rest)) = left.split_at_checked(size) else { return Ok(None) };
-        whole.extend_from_slice(chunk);
-        left = match rest {
-            [b'\r', b'\n', rest @ ..] => rest,
-            [] | [b'\r'] => return Ok(None),
-            _ => return Err(BadHead::Chunk),
-        };
     }
+
+    /// What ends a body without trailers.
+    pub(super) const END: &'static [u8] = b"\r\n";
 }
 
 #[cfg(test)]
@@ -223,13 +240,24 @@ mod tests {
         assert_eq!(parse(many.as_bytes()).unwrap_err(), BadHead::Malformed(httparse::Error::TooManyHeaders));
     }
 
+    /// The body and what is behind it, if it is all there.
+    fn dechunked(raw: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, BadHead> {
+        let mut chunks = Dechunked::default();
+        let behind = chunks.advance(raw)?.map(<[u8]>::to_vec);
+        Ok(behind.map(|behind| (chunks.body, behind)))
+    }
+
     #[test]
     fn parts_are_joined() {
         let raw = b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n";
-        assert_eq!(dechunked(raw), Ok(Some(b"hello world".to_vec())));
+        assert_eq!(dechunked(raw), Ok(Some((b"hello world".to_vec(), Dechunked::END.to_vec()))));
+        let mut at_a_time = Dechunked::default();
         for length in 0..raw.len() - 3 {
             assert_eq!(dechunked(&raw[..length]), Ok(None), "{length}");
+            assert_eq!(at_a_time.advance(&raw[..length]), Ok(None), "{length}");
         }
+        assert_eq!(at_a_time.advance(raw), Ok(Some(Dechunked::END)));
+        assert_eq!(at_a_time.body, b"hello world");
         for bad in [&b"5\r\nhelloX\n"[..], b"x\r\n", b"fffffffffffffffff\r\n"] {
             assert_eq!(dechunked(bad), Err(BadHead::Chunk));
         }

@@ -8,7 +8,7 @@ use object_store::client::HttpErrorKind;
 use rustls::ClientConfig;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
@@ -143,10 +143,11 @@ async fn a_body_that_ends_early_or_is_not_taken_costs_its_connection() {
 async fn refusals_come_with_what_they_say_and_leave_the_connection_open() {
     let denied: &[u8] = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\n<Err/>";
     let parts: &[u8] = b"HTTP/1.1 503 Slow Down\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n<Er\r\n3\r\nr/>\r\n0\r\n\r\n";
+    let trailing: &[u8] = b"HTTP/1.1 503 S\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n<Err/>\r\n0\r\na: b\r\n\r\n";
     let to_the_end: &[u8] = b"HTTP/1.1 500 Error\r\n\r\n<Err/>";
-    let (url, accepted) = server(vec![vec![denied, parts], vec![to_the_end]]).await;
+    let (url, accepted) = server(vec![vec![denied, parts, trailing, FIVE], vec![to_the_end]]).await;
     let (service, others) = service(Connector::new(settings()).unwrap());
-    for (status, connections) in [(403, 1), (503, 1), (500, 2)] {
+    for (status, connections) in [(403, 1), (503, 1), (503, 1), (500, 2)] {
         let (request, slot) = get(&url);
         let response = service.call(request).await.unwrap();
         assert_eq!((response.status().as_u16(), accepted.load(Ordering::Relaxed)), (status, connections));
@@ -188,11 +189,25 @@ async fn redirects_and_requests_of_other_kinds_go_to_the_other_client() {
     assert_eq!(others.0.load(Ordering::Relaxed), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn after_silence_on_an_old_connection_the_next_attempt_is_to_be_a_new_one() {
+    let (service, _) = service(Connector::new(settings()).unwrap());
+    let url = "http://127.0.0.1:1/bucket/key";
+    let target = Target::of(&Url::parse(url).unwrap()).unwrap();
+    let (ours, _silent): (Vec<_>, Vec<_>) = (0..2).map(|_| tokio::io::duplex(1 << 16)).unzip();
+    for stream in ours {
+        service.pool.put(&target, Connection::new(Box::new(stream), Duration::from_secs(10)));
+    }
+    assert_eq!(read(&service, url).await.unwrap_err().kind(), HttpErrorKind::Timeout);
+    assert!(service.pool.take(&target).is_none());
+}
+
 #[tokio::test]
 async fn nobody_who_listens_is_a_failure_to_connect() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    drop(listener);
+    // A port that is taken, so that no other test listens there.
+    let silent = TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
     let (service, _) = service(Connector::new(settings()).unwrap());
     assert_eq!(read(&service, &url).await.unwrap_err().kind(), HttpErrorKind::Connect);
 }
