@@ -305,7 +305,7 @@ impl MountShared {
         });
         let first = {
             let _context = self.runtime.enter();
-            let poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             match may_wait {
                 true => self.driven(poll),
                 false => poll(),
