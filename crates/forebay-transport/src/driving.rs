@@ -152,10 +152,21 @@ impl Turn {
 
     /// It has its answer.
     pub fn answered(&self) {
-        if let Some(permission) = PERMISSION.get() {
-            PERMISSION.set(Some(Permission { answered: permission.answered + 1, ..permission }));
-        }
+        note_answer();
     }
+}
+
+/// The calling thread has the answer to a call that it made, if it may wait for such: what [`permitted`] counts. For who had it without
+/// a [`Turn`], such as by busy-polling as every caller does.
+pub fn note_answer() {
+    if let Some(permission) = PERMISSION.get() {
+        PERMISSION.set(Some(Permission { answered: permission.answered + 1, ..permission }));
+    }
+}
+
+/// After a fork, in the child: the threads that waited are not in this process. As safe as a change of an atomic is.
+pub fn after_fork_in_child() {
+    DRIVING.store(0, Ordering::Relaxed);
 }
 
 /// Wakes a thread that waits.
