@@ -2,8 +2,9 @@
 //!
 //! Its work is polled once where it was called, without the GIL: that is enough whenever the answer is in memory of this process, and
 //! where the calling thread waits anyway also when a worker has it in its memory. What has to wait does so on the calling thread, which
-//! asks for signals now and then, so that Ctrl-C ends it; or, for asyncio, as an [`Operation`] that tells of its end. Work that is not done when a thread first asks for signals becomes a task of the runtime, which
-//! goes on whatever a handler does. Work that is given up is dropped, and what it wrote to is nobody's concern from then on.
+//! asks for signals now and then, so that Ctrl-C ends it; or, for asyncio, as an [`Operation`] that tells of its end. Work that is
+//! not done when a thread first asks for signals becomes a task of the runtime, which goes on whatever a handler does. Work that is
+//! given up is dropped, and what it wrote to is nobody's concern from then on.
 
 use std::future::Future;
 use std::pin::Pin;

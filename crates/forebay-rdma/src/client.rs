@@ -149,6 +149,9 @@ impl RdmaTransport {
                 Err(oneshot::error::TryRecvError::Empty) => {}
                 Ok(answer) => {
                     self.patience.lock().caught(now.duration_since(began));
+                    if awaited.is_some() {
+                        driving::note_answer();
+                    }
                     return Ok(answer);
                 }
                 // As the future says it.

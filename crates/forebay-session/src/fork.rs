@@ -10,12 +10,14 @@
 //! the fork did not copy.
 //!
 //! One thing of the parent's does concern others while a child has it: a worker on this host takes the end of a reader's socket as the end
-//! of its leases, and the socket ends when the last process closes it. The same handler closes those ([`forebay_shm::inherited`]).
+//! of its leases, and the socket ends when the last process closes it. The same handler closes those ([`forebay_shm::inherited`]). It
+//! also forgets how many of its parent's threads were waiting for workers ([`driving`]).
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_client::driving;
 use forebay_shm::inherited;
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -51,6 +53,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     inherited::after_fork_in_child();
+    driving::after_fork_in_child();
 }
 
 /// A value that only the process that made it uses and drops.

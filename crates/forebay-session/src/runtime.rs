@@ -5,8 +5,7 @@
 //! forked child has none of them. It forgets the runtime of its parent and makes its own ([`crate::fork`]).
 
 use std::pin::{Pin, pin};
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use forebay_client::driving::permitted;
@@ -58,9 +57,16 @@ pub fn first_poll<F: Future + ?Sized>(runtime: &Runtime, work: Pin<&mut F>) -> P
 /// How many threads may wait for workers' answers at once: half as many as there are processors, so that the others have some. What more
 /// threads ask for is better received together.
 fn max_driving() -> usize {
-    static MAX: LazyLock<usize> =
-        LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2)));
-    *MAX
+    // Nobody waits for who finds it out: that one may be a thread of the process that this one was forked from.
+    static MAX: AtomicUsize = AtomicUsize::new(0);
+    match MAX.load(Ordering::Relaxed) {
+        0 => {
+            let found = std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
+            MAX.store(found, Ordering::Relaxed);
+            found
+        }
+        known => known,
+    }
 }
 
 /// Puts a new runtime in the place of `seen`, which is none, or the parent's. If another thread was faster, its runtime is the one.

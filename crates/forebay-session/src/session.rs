@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_client::driving::permitted_if;
 use forebay_client::{Client, FetchTo, OpenFile};
 use forebay_types::{Attr, Failure, FailureKind, FileKind, FileVersion, FsPath};
 use futures::stream::{self, StreamExt as _};
@@ -236,10 +237,11 @@ impl Session {
         if waiting.late.is_empty() {
             return Ok(());
         }
-        let session = self;
+        let (session, is_alone) = (self, waiting.late.len() == 1);
         let finishing = waiting.late.into_iter().map(move |late| {
             let (session, number) = (Arc::clone(&session), late.number);
-            async move { (number, session.finish(late).await) }
+            // All are asked for before any is waited for.
+            async move { (number, permitted_if(is_alone, session.finish(late)).await) }
         });
         let mut ending = std::pin::pin!(stream::iter(finishing).buffer_unordered(READS_AT_ONCE));
         while let Some((number, finished)) = ending.next().await {

@@ -41,8 +41,7 @@ use crate::wire::{self, Answered, MAX_ANSWERED};
 const BURST: usize = 32;
 /// Bytes that hold a request's header, and as many releases as are usually there.
 const USUAL: usize = 256;
-/// How often the task looks while threads receive: for releases, and whether any thread did. They wait for that long at most when no
-/// request takes them along.
+/// How often the task looks while threads receive: for releases that no request takes along, and whether any thread did.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What callers, those that let go of views, and the task share.
@@ -345,14 +344,13 @@ impl Connection {
                     if taken == taken_before {
                         self.driven.helm().watch();
                     }
-                    continue;
                 }
             }
             if has_more {
                 tokio::task::yield_now().await;
             }
-            // Whatever woke the task: views were given out, or the first of them is gone.
-            if !watching && self.is_watched() {
+            // Whatever woke the task: views were given out, or the first of them is gone. A thread that has left may have done so last.
+            if !watching && self.driven.helm().is_watched() && self.is_watched() {
                 watching = true;
                 timer.as_mut().reset(Instant::now() + SOON);
             }
@@ -369,7 +367,8 @@ impl Connection {
         for _ in 0..BURST {
             // A reply to the only call is the last for now.
             let received = watch.receive(buffer, |_| self.state.lock().under_way <= 1);
-            if !self.take_in(buffer, received)? {
+            // The rest is left to a thread that has taken over.
+            if !self.take_in(buffer, received)? || !self.driven.helm().is_watched() {
                 return Ok(false);
             }
         }

@@ -11,8 +11,9 @@
 //!
 //! What decides is pure and knows no socket: `wire` (what packets mean), `pins` (what is shown, and how much of that there may
 //! be), `lease` (when the worker is told what is not looked at any more), `attempts` (when to connect). The rest is the shell around
-//! it: a task for each session on either side, in whose place threads that may wait receive what they asked for (`driven`), and system calls in `socket`. Where both ends have to prove who they are, they do so
-//! before anything else (`security`, `handshake`, `greeting`). Who was let in, and who was not, `audit` tells.
+//! it: a task for each session on either side, in whose place threads that may wait receive what they asked for (`driven`), and
+//! system calls in `socket`. Where both ends have to prove who they are, they do so before anything else (`security`, `handshake`,
+//! `greeting`). Who was let in, and who was not, `audit` tells.
 //!
 //! # Why no reader ever sees a wrong byte
 //!

@@ -103,11 +103,21 @@ impl DrivenConnections {
             Came::Answered(lone, result) => {
                 turn.answered();
                 self.restraint.prompt();
-                let unwanted = self.berths.lock().put_back(lone, Instant::now());
+                let mut berths = self.berths.lock();
+                let unwanted = match lone {
+                    Some(lone) => berths.put_back(lone, Instant::now()),
+                    None => {
+                        berths.lost();
+                        None
+                    }
+                };
+                drop(berths);
                 drop(unwanted);
                 Driven::Ended(result)
             }
             Came::Gone(call) => {
+                // A peer that closes each of them is not to be connected to for each read.
+                self.restraint.late();
                 self.berths.lock().lost();
                 self.not_made(call)
             }

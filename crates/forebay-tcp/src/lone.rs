@@ -24,6 +24,9 @@ use crate::options::ClientOptions;
 use crate::replies::{Call, Ended, Replies};
 use crate::socket;
 
+/// How often bytes are received before the thread looks at the clock: a peer may send without end.
+const BURST: usize = 32;
+
 /// See above.
 #[derive(Debug)]
 pub(crate) struct Lone {
@@ -36,8 +39,8 @@ pub(crate) struct Lone {
 /// What came of a call.
 #[derive(Debug)]
 pub(crate) enum Came {
-    /// Its answer. The connection takes another call.
-    Answered(Lone, Result<Reply, CallError>),
+    /// Its answer. The connection takes another call, if it is there: it may have ended behind the answer.
+    Answered(Option<Lone>, Result<Reply, CallError>),
     /// Nothing yet, or a part of it.
     Late(LateCall),
     /// The connection has ended. Nothing writes to the call's buffer any more.
@@ -58,7 +61,11 @@ pub(crate) struct LateCall {
 
 /// What a look at the socket found.
 enum Found {
-    Answer(Result<Reply, CallError>),
+    /// The answer. `is_last`: nothing that follows can be trusted, or will follow.
+    Answer {
+        result: Result<Reply, CallError>,
+        is_last: bool,
+    },
     End,
 }
 
@@ -96,7 +103,7 @@ impl Lone {
         let (stream, replies) = (&self.stream, &mut self.replies);
         let look = || look(stream, replies, id, &mut call, &mut answered);
         match waits.wait(until, look, |left| sleep(stream, left)) {
-            Some(Found::Answer(result)) => Came::Answered(self, result),
+            Some(Found::Answer { result, is_last }) => Came::Answered((!is_last).then_some(self), result),
             Some(Found::End) => Came::Gone(call.or_else(|| self.replies.into_call())),
             None => Came::Late(LateCall { stream: self.stream, replies: self.replies, id, call, answered }),
         }
@@ -119,7 +126,7 @@ fn look(
     call: &mut Option<Call>,
     answered: &mut oneshot::Receiver<Ended>,
 ) -> Option<Found> {
-    loop {
+    for _ in 0..BURST {
         let received = replies.receive(|buffers| Ok(rustix::io::retry_on_intr(|| rustix::io::readv(stream, buffers))?));
         match received {
             Ok(0) => return Some(Found::End),
@@ -127,17 +134,18 @@ fn look(
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
             Err(_) => return Some(Found::End),
         }
-        if let Err(broken) = replies.deliver(|number| call.take_if(|_| number == id)) {
+        let delivered = replies.deliver(|number| call.take_if(|_| number == id));
+        if let Err(broken) = &delivered {
             tracing::debug!(?broken, "a connection of a thread that waits for answers itself ended");
-            return Some(Found::End);
         }
         match answered.try_recv() {
-            Ok(Ok(result)) => return Some(Found::Answer(result)),
-            Err(TryRecvError::Empty) => {}
-            // It was given back, or dropped, which nothing does here.
-            Ok(Err(_)) | Err(TryRecvError::Closed) => return Some(Found::End),
+            Ok(Ok(result)) => return Some(Found::Answer { result, is_last: delivered.is_err() }),
+            Err(TryRecvError::Empty) if delivered.is_ok() => {}
+            // Or it was given back, or dropped, which nothing does here.
+            _ => return Some(Found::End),
         }
     }
+    None
 }
 
 /// Sleeps until something arrives, for that long at most.
@@ -152,10 +160,12 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use forebay_transport::conformance::{Behaviour, pool, read};
     use forebay_transport::wire::{CONNECTION_ID, ReplyHeader};
     use forebay_transport::{Payload, Provenance};
+    use forebay_types::FailureKind;
     use tokio::sync::Semaphore;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -208,9 +218,48 @@ mod tests {
             let Came::Answered(again, result) = ask(lone, Instant::now() + LONG) else { panic!("no answer") };
             let Payload::Landed(span) = result.unwrap().payload else { panic!("no payload") };
             assert!(span.len() == LENGTH as usize && span.iter().all(|byte| *byte == id));
-            lone = again;
+            lone = again.unwrap();
         }
         drop(peer.join().unwrap());
+    }
+
+    /// Waits until so many bytes are there to be received.
+    fn until_here(lone: &Lone, bytes: usize) {
+        let begun = Instant::now();
+        while !lone.stream.peek(&mut vec![0; bytes]).is_ok_and(|count| count == bytes) {
+            assert!(begun.elapsed() < LONG, "they do not come");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_comes_before_a_goodbye_is_an_answer_and_the_connection_is_not_used_again() {
+        let (lone, mut peer) = pair();
+        let (failure, provenance) = (Some(FailureKind::NotReady), Provenance::default());
+        let goodbye = ReplyHeader { id: CONNECTION_ID, failure, body_len: 3, payload_len: 0, provenance };
+        let bytes = [&reply(1)[..], &goodbye.encode()[..], &b"bye"[..]].concat();
+        peer.write_all(&bytes).unwrap();
+        until_here(&lone, bytes.len());
+        let Came::Answered(again, result) = ask(lone, Instant::now() + LONG) else { panic!("no answer") };
+        assert!(again.is_none() && result.is_ok());
+    }
+
+    #[test]
+    fn a_peer_that_says_something_else_without_end_is_waited_for_no_longer_than_that() {
+        let (lone, mut peer) = pair();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let chatter = std::thread::spawn({
+            let is_over = Arc::clone(&is_over);
+            move || {
+                let pongs = reply(CONNECTION_ID).repeat(1000);
+                while !is_over.load(Ordering::Relaxed) && peer.write_all(&pongs).is_ok() {}
+            }
+        });
+        let came = ask(lone, Instant::now() + Duration::from_millis(20));
+        assert!(matches!(&came, Came::Late(late) if late.call.is_some()), "{came:?}");
+        is_over.store(true, Ordering::Relaxed);
+        drop(came);
+        chatter.join().unwrap();
     }
 
     #[test]
@@ -218,8 +267,7 @@ mod tests {
         let (lone, mut peer) = pair();
         let bytes = reply(1);
         peer.write_all(&bytes[..100]).unwrap();
-        // Until it is here.
-        while lone.stream.peek(&mut [0; 100]).is_ok_and(|count| count < 100) {}
+        until_here(&lone, 100);
         let Came::Late(late) = ask(lone, Instant::now() + Duration::from_millis(20)) else { panic!("it is not late") };
         let is_arriving = late.call.is_none() && late.replies.is_partial();
         assert!(is_arriving || late.call.is_some(), "the call is here or there");

@@ -179,7 +179,7 @@ async fn silence_is_taken_for_death_on_a_connection_of_a_thread_too() {
             }
         }
     });
-    let (keepalive, dead_after) = (Duration::from_millis(300), Duration::from_secs(1));
+    let (keepalive, dead_after) = (Duration::from_secs(1), Duration::from_secs(4));
     let threads = driven(&link(address, ClientOptions { keepalive, dead_after, ..driving() }));
     let begun = std::time::Instant::now();
     while threads.answered() < 5 {

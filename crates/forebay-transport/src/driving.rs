@@ -14,6 +14,7 @@
 //!   longer than `wait` in total;
 //! * a link on which answers come late is not driven for a number of reads, the more the more often that happens ([`Restraint`]);
 //! * nobody drives while others wait on the link: the task that receives for them takes all answers together;
+//! * who makes several calls at once has none of them waited for before all are made ([`permitted_if`]);
 //! * who drives a connection that is shared with a task is settled by one word ([`Helm`]).
 //!
 //! How a thread waits is the same wherever it receives itself: it busy-polls for a moment, and sleeps then ([`Waits`]). Where an I/O
@@ -26,8 +27,9 @@ mod restraint;
 mod waits;
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::marker::PhantomData;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -93,6 +95,16 @@ pub fn permitted<T>(most: usize, poll: impl FnOnce() -> T) -> (T, u32) {
     (polled, PERMISSION.get().map_or(0, |permission| permission.answered))
 }
 
+/// What `future` gives. Unless `may_wait`, the thread that polls it waits for none of its answers: there are others to ask for first.
+pub async fn permitted_if<F: Future>(may_wait: bool, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let _restores = (!may_wait).then(|| Restores(PERMISSION.replace(None)));
+        future.as_mut().poll(context)
+    })
+    .await
+}
+
 /// The right of this thread to wait now. It stays on the thread, so it cannot be kept by a future that waits.
 #[derive(Debug)]
 pub struct Turn {
@@ -152,10 +164,21 @@ impl Turn {
 
     /// It has its answer.
     pub fn answered(&self) {
-        if let Some(permission) = PERMISSION.get() {
-            PERMISSION.set(Some(Permission { answered: permission.answered + 1, ..permission }));
-        }
+        note_answer();
     }
+}
+
+/// The calling thread has the answer to a call that it made, if it may wait for such: what [`permitted`] counts. For who had it without
+/// a [`Turn`], such as by busy-polling as every caller does.
+pub fn note_answer() {
+    if let Some(permission) = PERMISSION.get() {
+        PERMISSION.set(Some(Permission { answered: permission.answered + 1, ..permission }));
+    }
+}
+
+/// After a fork, in the child: the threads that waited are not in this process. As safe as a change of an atomic is.
+pub fn after_fork_in_child() {
+    DRIVING.store(0, Ordering::Relaxed);
 }
 
 /// Wakes a thread that waits.
@@ -231,6 +254,16 @@ mod tests {
         assert_eq!(waited, None);
         late.send(8).unwrap();
         assert_eq!(comes.try_recv(), Ok(8), "it is not lost");
+    }
+
+    #[test]
+    fn one_of_several_calls_is_not_waited_for_and_what_follows_may_be() {
+        let poll = |may_wait| {
+            let inner = permitted_if(may_wait, async { begin(&OPTIONS, LONG).is_some() });
+            let both = async { (inner.await, begin(&OPTIONS, LONG).is_some()) };
+            permitted(MANY, || pin!(both).poll(&mut Context::from_waker(Waker::noop()))).0
+        };
+        assert_eq!((poll(true), poll(false)), (Poll::Ready((true, true)), Poll::Ready((false, true))));
     }
 
     #[test]

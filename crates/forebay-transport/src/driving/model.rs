@@ -31,6 +31,8 @@ struct Calls {
     /// Those that were brought to their calls.
     answered: Vec<usize>,
     under_way: usize,
+    /// Views were given out since the task looked last: it has to look again, as they may be let go of.
+    given: bool,
 }
 
 /// A connection whose worker answers at once.
@@ -39,8 +41,14 @@ struct Scene {
     calls: Mutex<Calls>,
     /// The task was told: what is told while it does something else is not forgotten.
     told: AtomicBool,
-    /// Whether the runtime watches for it: then the task comes for whatever arrives.
-    is_registered: AtomicBool,
+}
+
+/// The connection's task, between two turns.
+struct Task {
+    /// Whether the runtime watches for it: then it comes for whatever arrives.
+    is_registered: bool,
+    /// Whether it will look, when some time has passed.
+    is_armed: bool,
 }
 
 impl Scene {
@@ -51,8 +59,7 @@ impl Scene {
             assert_eq!(helm.take(), Some(Taken::FromTask));
             assert!(!helm.leave(false));
         }
-        let (calls, told) = (Mutex::default(), AtomicBool::new(false));
-        Self { helm, calls, told, is_registered: AtomicBool::new(!rests) }
+        Self { helm, calls: Mutex::default(), told: AtomicBool::new(false) }
     }
 
     fn begin(&self) {
@@ -72,6 +79,7 @@ impl Scene {
         let mut calls = self.calls.lock().unwrap();
         let Some(call) = calls.arrived.pop() else { return false };
         calls.under_way -= 1;
+        calls.given = true;
         calls.answered.push(call);
         true
     }
@@ -106,24 +114,38 @@ impl Scene {
             self.tell();
         }
     }
+}
 
-    /// The task looks whether anybody drove, and nobody did.
-    fn look(&self) {
-        self.helm.watch();
-        self.tell();
+impl Task {
+    /// `rests`: a thread has driven before.
+    fn new(rests: bool) -> Self {
+        Self { is_registered: !rests, is_armed: rests }
     }
 
-    /// The task has its turn: because it was told, or for something that arrived where it watches.
-    fn task(&self) {
-        let was_told = self.told.swap(false, Ordering::AcqRel);
-        if !was_told && !self.is_registered.load(Ordering::Acquire) {
+    /// It looks whether anybody drove, and nobody did.
+    fn look(&mut self, scene: &Scene) {
+        self.is_armed = false;
+        scene.calls.lock().unwrap().given = false;
+        scene.helm.watch();
+        self.go_on(scene);
+    }
+
+    /// It has its turn: because it was told, or for something that arrived where it watches.
+    fn turn(&mut self, scene: &Scene) {
+        if !scene.told.swap(false, Ordering::AcqRel) && !self.is_registered {
             return;
         }
-        let is_watched = self.helm.is_watched();
-        self.is_registered.store(is_watched, Ordering::Release);
-        if is_watched {
-            while self.receive() {}
+        if self.is_registered && scene.helm.is_watched() {
+            while scene.receive() {}
         }
+        self.go_on(scene);
+    }
+
+    /// What it does before it waits for its next turn.
+    fn go_on(&mut self, scene: &Scene) {
+        self.is_armed |= scene.helm.is_watched() && scene.calls.lock().unwrap().given;
+        self.is_registered = scene.helm.is_watched();
+        self.is_armed |= !self.is_registered;
     }
 }
 
@@ -136,7 +158,7 @@ impl Drop for Said {
     }
 }
 
-/// In the end, when the task has had all the turns that it was to have, no call waits.
+/// In the end, when the task has had all the turns that it was to have, no call waits, and it will look at what was given out.
 fn nobody_waits_in_the_end(name: &'static str, (rests, looks): (bool, bool), parts: [fn(&Scene); 2]) {
     let mut builder = loom::model::Builder::new();
     // Without a bound in `make model`.
@@ -153,16 +175,18 @@ fn nobody_waits_in_the_end(name: &'static str, (rests, looks): (bool, bool), par
             let scene = Arc::clone(&scene);
             loom::thread::spawn(move || part(&scene))
         });
+        let mut task = Task::new(rests);
         if looks {
-            scene.look();
+            task.look(&scene);
         }
-        scene.task();
+        task.turn(&scene);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // Once for what it was told, and once for what it then watches.
-        scene.task();
-        scene.task();
+        task.turn(&scene);
+        task.turn(&scene);
         let left = scene.calls.lock().unwrap();
         assert!(left.answered.len() == 2 && left.under_way == 0, "a call waits, and nobody receives");
+        assert!(!left.given || task.is_armed, "what was given out is not looked for");
     });
     assert!(said.1.load(std::sync::atomic::Ordering::Relaxed) > 10);
 }
