@@ -5,17 +5,19 @@
 //! sends on its parent's connection, or a lease that it gives back, breaks reads of the parent.
 //!
 //! So the child leaves all of it alone. [`generation`] is another number in the child from the first moment on: a handler that the C
-//! library calls between `fork` and its return counts it up, whoever forks, and does nothing else. A value [`OfProcess`] is only shown to
+//! library calls between `fork` and its return counts it up, whoever forks. A value [`OfProcess`] is only shown to
 //! the process that made it, and only dropped there. In a child it is forgotten: its memory stays allocated, which costs nothing that
 //! the fork did not copy.
 //!
 //! One thing of the parent's does concern others while a child has it: a worker on this host takes the end of a reader's socket as the end
-//! of its leases, and the socket ends when the last process closes it. The same handler closes those ([`forebay_shm::inherited`]).
+//! of its leases, and the socket ends when the last process closes it. The same handler closes those ([`forebay_shm::inherited`]), and
+//! forgets the parent's threads that waited for answers themselves ([`forebay_client::driving`]).
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_client::driving;
 use forebay_shm::inherited;
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -51,6 +53,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     inherited::after_fork_in_child();
+    driving::forked();
 }
 
 /// A value that only the process that made it uses and drops.

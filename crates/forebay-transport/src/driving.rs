@@ -127,6 +127,11 @@ pub fn begin(options: &DriveOptions, left: Duration) -> Option<Turn> {
     (before < permission.most).then_some(turn)
 }
 
+/// The process is a child that was just forked, and none of the threads that waited is in it. Changes one atomic, and nothing else.
+pub fn forked() {
+    DRIVING.store(0, Ordering::Relaxed);
+}
+
 impl Turn {
     /// When it has waited for long enough.
     #[must_use]
