@@ -79,8 +79,8 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     let text = format!(
         "The same fio on a file that `forebay up` with `client.local.size` keeps whole, on a tmpfs with `huge=always`, and, for \
          comparison, on a file that is warm in `forebay up` and comes from its daemon (`client.local.size=0`), \
-         and on one of a FUSE server that does nothing but copy from memory (`null`). The first two are read {PASSES} times, opened anew each time, the last two once, with an empty page \
-         cache. CPU is what the daemon used."
+         and on one of a FUSE server that does nothing but copy from memory (`null`). The first two are read {PASSES} times, \
+         opened anew each time, the last two once, with an empty page cache. CPU is what the daemon used."
     );
     let header = [
         "fio",
