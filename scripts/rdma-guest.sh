@@ -464,7 +464,8 @@ striped_over_two_pairs() {
 is_free() { ! mountpoint -q "$1"; }
 received_over() { grep -oE "\"bytes_received\":[0-9]+,\"card\":\"$1[ \"]" stats | head -1 | grep -oE '[0-9]+' | head -1; }
 
-# Both mounts materialise nothing: the kernel would read by itself what is read twice, and nothing would come over the cards.
+# Both mounts materialise nothing: in a machine with more memory the kernel would read by itself what is read twice, and nothing would
+# come over the cards.
 striped_mount() {
     mkdir -p mnt
     drop_caches
