@@ -17,6 +17,8 @@ head -c 3000000 /dev/urandom >data/model.safetensors
 # Emulated time is slow and memory is small. Verbs only: shared memory would reach between these two hosts.
 export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s FOREBAY_CONFIG=/dev/null FOREBAY_BLOCK_SIZE=1MiB FOREBAY_WRITE_MODE=none
 export FOREBAY_WORKER_MEMORY_SIZE=64MiB FOREBAY_CLIENT_REQUEST_TIMEOUT=40s FOREBAY_NETWORK_RDMA_DATA_CONNECT_TIMEOUT=15s
+# What is read twice comes over the cards twice.
+export FOREBAY_CLIENT_LOCAL_SIZE=0
 export FOREBAY_NETWORK_RDMA_DATA_FALLBACK=never FOREBAY_NETWORK_RDMA_DATA_BUFFER_POOL_INITIAL_SIZE=8MiB
 # The guide's log lines and lanes are UCX's.
 export FOREBAY_NETWORK_RDMA_DATA_PROVIDER=ucx

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use forebay_e2e::{Bucket, Mount, Setup, Worker, eventually};
+use forebay_e2e::{Bucket, Mount, Setup, Worker, eventually, skipped};
 use forebay_testkit::DataSet;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -113,6 +113,32 @@ fn who_leaves_out_most_files_has_few_fetched_in_vain() {
         let gets = bucket.gets() - before;
         assert!(gets <= FILES as u64 / 4 + 40, "{place}: {gets} GETs for {} files", FILES / 4);
     }
+}
+
+/// What is fetched ahead of an open that the kernel answers by itself, nobody reads.
+#[test]
+fn files_that_the_kernel_reads_by_itself_are_not_fetched_before_they_are_opened_again() {
+    const FILES: usize = 600;
+    let bucket = bucket(FILES);
+    let worker = Setup::of(&bucket).option("network.shared_memory=off").worker(&bucket);
+    // The buffers have room for some of the files only, and the mount for all of them.
+    let options = ["network.shared_memory=off", "client.memory.size=8MiB", "client.local.size=256MiB"];
+    let mount = Setup::of_user().options(&options).mount([&worker]);
+    let local = mount.own_stats()["local"].clone();
+    if local["on"] != true {
+        return skipped(&format!("the kernel passes no files through here: {}", local["why_off"]));
+    }
+    let added = mount.ask_of("d", &["fs", "local", "add"]).succeeded();
+    let files = mount.own_stats()["local"]["files"]["ready"].clone();
+    assert_eq!(files, FILES, "{}", added.text());
+    assert_eq!(list(&mount.path("d")).len(), FILES);
+    let (before, ahead) = (bucket.gets(), own(&mount, "files_ahead"));
+    let passed = || mount.own_stats()["local"]["handles"]["passed"].as_u64().unwrap_or(0);
+    for at in 0..FILES {
+        assert!(is_right(&read(&mount, at), data(at)), "{}", key(at));
+    }
+    assert_eq!(passed(), FILES as u64);
+    assert_eq!((bucket.gets() - before, own(&mount, "files_ahead") - ahead), (0, 0));
 }
 
 /// `cp -r` opens the files of a directory in the order of their inode numbers, which are hashes here.

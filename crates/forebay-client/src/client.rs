@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use forebay_cluster::{Membership, Topology};
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
-use forebay_locks::Mutex;
+use forebay_locks::{Mutex, RwLock};
 use forebay_memory::Pool;
 use forebay_store::Store;
 use forebay_transport::Flags;
@@ -111,6 +111,7 @@ impl Client {
                 pages: Pages::new(),
                 walks: Mutex::new(Walks::default()),
                 walks_pace: Arc::new(Pace::new()),
+                kept: RwLock::new(None),
                 began: Instant::now(),
             }),
         }

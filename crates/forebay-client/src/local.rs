@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::PlacementKey;
-use forebay_materialise::{Blocks, Checksummed, Source};
+use forebay_materialise::{Blocks, Checksummed, Kept, Source};
 use forebay_memory::Spans;
 use forebay_transport::{Flags, Payload, Reply};
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SectorChecksums};
@@ -28,6 +28,14 @@ impl Source for Client {
             version: Arc::new(version.clone()),
             client: Arc::clone(&self.shared),
         })
+    }
+}
+
+impl Client {
+    /// A mount of this client has the files of `kept` read by the kernel: they are not fetched before they are opened. Of several mounts
+    /// of one client, those of the last one are known.
+    pub fn passes_over(&self, kept: Kept) {
+        *self.shared.kept.write() = Some(kept);
     }
 }
 

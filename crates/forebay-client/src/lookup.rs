@@ -60,7 +60,8 @@ pub(crate) async fn stat(shared: &ClientShared, path: &FsPath, flags: Flags) -> 
 /// memory.
 fn room_for(shared: &ClientShared, path: &FsPath, directory: &FsPath) -> Option<SpanMut> {
     let room = shared.small.wants(directory)?;
-    let is_here = |(file, size)| shared.engine.store().is_in_memory(&BlockKey { file, index: 0 }, 0, size);
+    let is_here =
+        |(file, size)| shared.engine.store().is_in_memory(&BlockKey { file, index: 0 }, 0, size) || shared.keeps(file);
     if shared.small.came(path).is_some_and(is_here) {
         return None;
     }

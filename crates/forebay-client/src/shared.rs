@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use forebay_engine::ReadEngine;
-use forebay_locks::Mutex;
+use forebay_locks::{Mutex, RwLock};
+use forebay_materialise::Kept;
+use forebay_types::FileId;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -51,6 +53,15 @@ pub(crate) struct ClientShared {
     pub(crate) walks: Mutex<Walks>,
     /// How long the fetches of their files take; nothing goes by it.
     pub(crate) walks_pace: Arc<Pace>,
+    /// The files that the kernel reads by itself.
+    pub(crate) kept: RwLock<Option<Kept>>,
     /// When the client was made.
     pub(crate) began: Instant,
+}
+
+impl ClientShared {
+    /// Whether the kernel reads a file by itself when it is opened next, so that it is not worth fetching before that.
+    pub(crate) fn keeps(&self, file: FileId) -> bool {
+        self.kept.read().as_ref().is_some_and(|kept| kept.has(file))
+    }
 }

@@ -64,7 +64,7 @@ fn limits(shared: &ClientShared) -> Option<Limits> {
     Some(Limits { budget: budget.min(showing::ahead_at_most(shared) / PART), small })
 }
 
-/// Whether memory of this process has a file.
+/// Whether memory of this process has a file, or the kernel reads it by itself.
 fn is_here(shared: &ClientShared, name: &ListedName) -> bool {
     let Some((file, length)) = name.version_id().zip(u32::try_from(name.entry().attr.size()).ok()) else {
         return false;
@@ -72,7 +72,9 @@ fn is_here(shared: &ClientShared, name: &ListedName) -> bool {
     let key = BlockKey { file, index: 0 };
     let routes = shared.router.routes_seen();
     let local = routes.local.as_ref().and_then(|link| link.transport.memory());
-    local.is_some_and(|memory| memory.holds(&key, 0, length)) || shared.engine.store().is_in_memory(&key, 0, length)
+    local.is_some_and(|memory| memory.holds(&key, 0, length))
+        || shared.engine.store().is_in_memory(&key, 0, length)
+        || shared.keeps(file)
 }
 
 /// Begins what is wanted, and counts what came of earlier guesses.

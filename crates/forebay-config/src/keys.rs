@@ -151,7 +151,8 @@ keys! {
         /// The maximum number of connections at the same time. For one more, the worker closes the connection that was
         /// idle longest; if none is idle, it refuses the new one.
         worker_max_connections "worker.max_connections": u32 = 4096, in 1..=1_000_000;
-        /// The maximum number of TCP connections from one address. A mount opens `client.connections_per_worker`.
+        /// The maximum number of TCP connections from one address. A mount opens `client.connections_per_worker`, and up
+        /// to four more while its threads wait for answers themselves (`client.drive.wait`).
         worker_max_connections_per_client "worker.max_connections_per_client": u32 = 1024, in 1..=1_000_000;
         /// The maximum number of requests in progress at the same time, over all connections. More requests wait.
         worker_max_requests "worker.max_requests": u32 = 4096, in 1..=1_000_000;

@@ -61,8 +61,10 @@ impl Materialised {
     /// # Errors
     /// Those of [`Local::open`].
     pub(crate) fn open(options: &LocalOptions, client: &Client, runtime: Handle) -> Result<Self, LocalError> {
+        let files = Local::open(options.files.clone(), Arc::new(client.clone()), runtime.clone())?;
+        client.passes_over(files.kept());
         Ok(Self {
-            files: Local::open(options.files.clone(), Arc::new(client.clone()), runtime.clone())?,
+            files,
             runtime,
             aside: TaskTracker::new(),
             on_writable: options.on_writable,

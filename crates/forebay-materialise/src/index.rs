@@ -158,6 +158,11 @@ impl FileIndex {
         }
     }
 
+    /// Whether it is ready.
+    pub(crate) fn has(&self, file: &FileId) -> bool {
+        self.files.get(file).is_some_and(|entry| matches!(entry.state, EntryState::Ready { .. }))
+    }
+
     /// One pin less.
     pub(crate) fn unpin(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };

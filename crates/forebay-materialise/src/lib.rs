@@ -16,6 +16,7 @@
 //!   file that is read from its start, or mapped, is filled meanwhile.
 //! * [`Local::forget`] when a version was written over, replaced or removed: no program will open it any more.
 //! * [`Local::want`], [`Local::drop_file`], [`Local::drop_all`], [`Local::list`] are for people and jobs.
+//! * [`Local::kept`] is for who fetches what is likely to be opened next: not what is here.
 //! * [`Local::turn_off`] when the kernel refuses to pass files through at all: nothing is filled for nothing.
 //!
 //! Never a file with holes: a file gets its name only when each of its sectors was written and checked. A version never
@@ -48,6 +49,7 @@ mod fill;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod index;
+mod kept;
 mod lender;
 mod listed;
 mod local;
@@ -71,6 +73,7 @@ mod tests;
 pub use backend::BackendKind;
 pub use error::LocalError;
 pub use file::{LocalFile, NotTaken, Reading, Verdict, Waiting, Why};
+pub use kept::Kept;
 pub use lender::{Lender, WantedBack};
 pub use listed::{Listed, LocalState};
 pub use local::{Local, NOT_PERMITTED, may_pass_through};

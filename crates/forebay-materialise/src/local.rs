@@ -1,7 +1,7 @@
 //! The handle that a mount holds.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use forebay_types::{FileId, FileVersion};
@@ -13,6 +13,7 @@ use crate::backend::{BackendKind, FileBackend};
 use crate::error::{LocalError, failed, say_off};
 use crate::file::{NotTaken, Reading, Verdict, Why};
 use crate::index::Shown;
+use crate::kept::Kept;
 use crate::listed::Listed;
 use crate::options::LocalOptions;
 use crate::shared::LocalShared;
@@ -183,6 +184,12 @@ impl Local {
         let mut list: Vec<Listed> = shown.into_iter().map(|shown| listed(shown, now, today)).collect();
         list.sort_by(|a, b| (&a.origin, &a.path, &a.id).cmp(&(&b.origin, &b.path, &b.id)));
         list
+    }
+
+    /// Which files there are, for whoever would fetch them otherwise.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        Kept::of(self.shared().map_or_else(Weak::new, Arc::downgrade))
     }
 
     /// What they do, in numbers.

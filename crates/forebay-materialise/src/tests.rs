@@ -112,6 +112,25 @@ async fn what_is_opened_twice_is_served_whole() {
 }
 
 #[tokio::test]
+async fn who_asks_which_files_are_kept_hears_of_those_that_the_next_open_gets() {
+    let rig = Rig::new(first());
+    let (whole, other) = (version("/whole", SIZE), version("/other", SIZE));
+    let kept = rig.local.kept();
+    assert!(!kept.has(whole.id()));
+    let file = rig.file(&whole).await.unwrap();
+    assert!(kept.has(whole.id()) && !kept.has(other.id()));
+    assert!(rig.local.drop_file(whole.id()));
+    assert!(!kept.has(whole.id()), "it is there for those alone who have it open");
+    drop(file);
+    until("it is gone", || rig.backend.files() == 0).await;
+    drop(rig.file(&other).await.unwrap());
+    assert!(kept.has(other.id()));
+    rig.local.turn_off("it is to be off");
+    assert!(!kept.has(other.id()));
+    rig.close().await;
+}
+
+#[tokio::test]
 async fn a_first_open_waits_and_all_who_wait_share_one_fill_and_one_descriptor() {
     let rig = Rig::new(first());
     let version = version("/a", SIZE);

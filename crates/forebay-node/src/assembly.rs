@@ -39,7 +39,7 @@ fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, Pool
 }
 
 /// The worker's block store on `disks`; `prewarm` says when it takes its memory. `sharing`: whether processes on this host
-/// may look at that.
+/// may look at that; `others`: whether it serves other processes, whose cards may read it where the configuration says so.
 ///
 /// # Errors
 /// When memory cannot be had or a disk not be used.
@@ -48,11 +48,12 @@ pub async fn worker_store(
     disks: Vec<DiskOptions>,
     prewarm: Prewarm,
     sharing: Sharing,
+    others: bool,
 ) -> anyhow::Result<Store> {
     let size =
         Some(config.worker_memory_size).filter(|size| size.as_u64() > 0).unwrap_or(StoreOptions::MEMORY_OF_DISKS_ALONE);
     let memory = pool(size, config.worker_memory_huge_pages, sharing)?;
-    if config.network_rdma_data_enabled && config.network_rdma_data_one_sided {
+    if others && config.network_rdma_data_enabled && config.network_rdma_data_one_sided {
         memory.let_peers_read();
     }
     // Percentages between 1 and 100, as the table of keys says.

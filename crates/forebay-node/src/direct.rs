@@ -41,7 +41,8 @@ impl Direct {
             return Err(Fault::new(Exit::Usage, what, next).into());
         }
         let mounts = namespaces::configured(loaded, &config.mounts)?;
-        let store = assembly::worker_store(&modest(config), Vec::new(), Prewarm::AsFilled, Sharing::Private).await?;
+        let store =
+            assembly::worker_store(&modest(config), Vec::new(), Prewarm::AsFilled, Sharing::Private, false).await?;
         let worker = match assembly::worker(&modest(config), store.clone(), mounts.clone(), cluster.is_some()) {
             Ok(worker) => worker,
             Err(error) => {

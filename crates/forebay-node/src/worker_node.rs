@@ -109,7 +109,7 @@ impl WorkerNode {
             memory: config.worker_memory_size.as_u64(),
             disk: disks.iter().map(|disk| disk.size.as_u64()).sum(),
         };
-        let store = assembly::worker_store(config, disks, options.prewarm, sharing).await?;
+        let store = assembly::worker_store(config, disks, options.prewarm, sharing, options.shared).await?;
         let worker = match assembly::worker(config, store.clone(), mounts.clone(), options.cluster.is_some()) {
             Ok(worker) => worker,
             Err(error) => {

@@ -5,7 +5,7 @@
 //! sends on its parent's connection, or a lease that it gives back, breaks reads of the parent.
 //!
 //! So the child leaves all of it alone. [`generation`] is another number in the child from the first moment on: a handler that the C
-//! library calls between `fork` and its return counts it up, whoever forks, and does nothing else. A value [`OfProcess`] is only shown to
+//! library calls between `fork` and its return counts it up, whoever forks. A value [`OfProcess`] is only shown to
 //! the process that made it, and only dropped there. In a child it is forgotten: its memory stays allocated, which costs nothing that
 //! the fork did not copy.
 //!

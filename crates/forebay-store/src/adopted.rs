@@ -42,6 +42,8 @@ pub(crate) fn adopt(core: &Core, key: BlockKey, bytes: Span, checksums: SectorCh
         }
         Some(replaced)
     });
+    // Whoever still looks at them or writes them to a disk: clients read by themselves only what is in the index.
+    replaced.iter().flatten().for_each(|old| old.end_seal());
     replaced.is_some()
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Every measurement mounts anew, with an empty cache. Mounting is not timed, and neither is taking the cache's memory
 //! from the kernel, as a worker does at its start, except where it says so. The server's own files are in the page
-//! cache for both sides, so that it is not the disk that is measured.
+//! cache for both sides, so that it is not the disk that is measured. Nothing is materialised: that would copy the bytes of buffered
+//! reads once more meanwhile.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use tokio::runtime::Runtime;
 
-use crate::fixture::{Fixture, LARGE, SMALL_SIZE};
+use crate::fixture::{BY_DAEMON, Fixture, LARGE, SMALL_SIZE};
 use crate::gets::{PARTS_AT_ONCE, Source};
 use crate::progress::Progress;
 use crate::reading::{READERS, read_each, read_to_end};
@@ -102,10 +103,11 @@ fn mounted<'a>(
     Case::new(name, move || {
         let endpoint = Some(source.url.clone());
         let mount = match cache {
-            Cache::New => fixture.up(endpoint)?,
-            Cache::Prewarmed => fixture.prewarmed_up("up", endpoint, fixture.memory(), &[])?,
+            Cache::New => fixture.up_with("up", endpoint, &BY_DAEMON)?,
+            Cache::Prewarmed => fixture.prewarmed_up("up", endpoint, fixture.memory(), &BY_DAEMON)?,
             Cache::ThroughLibrary => {
-                fixture.prewarmed_up("up", endpoint, fixture.memory(), &["-o", "origin.s3.in_place=false"])?
+                let library = [BY_DAEMON, ["-o", "origin.s3.in_place=false"]].concat();
+                fixture.prewarmed_up("up", endpoint, fixture.memory(), &library)?
             }
         };
         let sample = timed(keys.len(), || read(mount.path(), keys))?;
@@ -127,8 +129,8 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
          read whole by {READERS} readers, against {READERS} GETs at once. `{} ms away`: the server waits so long before \
          it answers a request, as a real store does; otherwise it is as near as the same machine, and all that counts is \
          the processor's time. The cache's memory was taken from the kernel before (`worker.memory.prewarm`), except where \
-         it is new: there the kernel's clearing of pages is part of the read. `{LIBRARY}`: with \
-         `origin.s3.in_place=false`, so that bytes are copied from its buffers into the cache.",
+         it is new: there the kernel's clearing of pages is part of the read. Nothing is materialised \
+         (`client.local.size=0`). `{LIBRARY}`: with `origin.s3.in_place=false`, so that bytes are copied from its buffers into the cache.",
         DISTANCE.as_millis()
     );
     let away = format!("{} ms away", DISTANCE.as_millis());

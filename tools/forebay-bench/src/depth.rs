@@ -8,7 +8,7 @@
 use rustix::fs::OFlags;
 
 use crate::fio::{Access, Engine, Fio};
-use crate::fixture::{Fixture, LARGE};
+use crate::fixture::{BY_DAEMON, Fixture, LARGE};
 use crate::machine;
 use crate::null::{self, NullServer};
 use crate::progress::Progress;
@@ -47,7 +47,10 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     } else {
         progress.say("skipped: FUSE over io_uring: /sys/module/fuse/parameters/enable_uring is not Y");
     }
-    let mounts = channels.iter().map(|channel| fixture.up_at(channel, &["-o", &format!("fuse.io={channel}")]));
+    let mounts = channels.iter().map(|channel| {
+        let over = format!("fuse.io={channel}");
+        fixture.up_at(channel, &[BY_DAEMON, ["-o", &over]].concat())
+    });
     let mounts = mounts.collect::<anyhow::Result<Vec<_>>>()?;
     let null = NullServer::start(fixture, &channels, progress)?;
     let mut targets: Vec<Target> = channels

@@ -20,6 +20,10 @@ pub(crate) const LARGE: &str = "large.bin";
 /// Bytes of a small file: an image of a training set.
 pub(crate) const SMALL_SIZE: u64 = 100 << 10;
 
+/// Has the daemon of a mount answer whatever the page cache does not: nothing is materialised, which files that are read twice are by
+/// default.
+pub(crate) const BY_DAEMON: [&str; 2] = ["-o", "client.local.size=0"];
+
 /// How long a cache may take to have all of its memory.
 const PREWARM_WITHIN: Duration = Duration::from_secs(60);
 /// `f_type` of tmpfs, as in `linux/magic.h`.
@@ -193,7 +197,8 @@ impl Fixture {
         self.up_of(name, None, memory, more)
     }
 
-    fn up_with(&self, name: &str, endpoint: Option<String>, more: &[&str]) -> anyhow::Result<MountProcess> {
+    /// The same as [`Fixture::up`] at another place, with more options.
+    pub(crate) fn up_with(&self, name: &str, endpoint: Option<String>, more: &[&str]) -> anyhow::Result<MountProcess> {
         self.up_of(name, endpoint, self.memory(), more)
     }
 

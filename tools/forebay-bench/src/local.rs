@@ -5,7 +5,7 @@
 use rustix::fs::OFlags;
 
 use crate::fio::{Access, Fio};
-use crate::fixture::{Fixture, LARGE};
+use crate::fixture::{BY_DAEMON, Fixture, LARGE};
 use crate::huge::HugeTmpfs;
 use crate::materialised;
 use crate::null::NullServer;
@@ -49,7 +49,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         return mount.unmount();
     }
     materialised::keep(fixture, &mount, LARGE)?;
-    let plain = fixture.up_at("daemon", &[])?;
+    let plain = fixture.up_at("daemon", &BY_DAEMON)?;
     read_to_end(&plain.path().join(LARGE), OFlags::empty())?;
     let huge = HugeTmpfs::mount(&fixture.mountpoint("huge"), fixture.settings.size + (64 << 20))?;
     let huge_file = huge.take(&fixture.on_tmpfs())?;
@@ -78,9 +78,9 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
 
     let text = format!(
         "The same fio on a file that `forebay up` with `client.local.size` keeps whole, on a tmpfs with `huge=always`, and, for \
-         comparison, on a file that is warm in `forebay up` and comes from its daemon, and on one of a FUSE server that does nothing \
-         but copy from memory (`null`). The first two are read {PASSES} times, opened anew each time, the last two once, with an empty page \
-         cache. CPU is what the daemon used."
+         comparison, on a file that is warm in `forebay up` and comes from its daemon (`client.local.size=0`), \
+         and on one of a FUSE server that does nothing but copy from memory (`null`). The first two are read {PASSES} times, \
+         opened anew each time, the last two once, with an empty page cache. CPU is what the daemon used."
     );
     let header = [
         "fio",

@@ -13,7 +13,7 @@ use forebay_testkit::{DataSet, MountProcess};
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
 
-use crate::fixture::Fixture;
+use crate::fixture::{BY_DAEMON, Fixture};
 use crate::materialised;
 use crate::peer::peers_directory;
 use crate::progress::Progress;
@@ -45,7 +45,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     std::fs::copy(&reference, fixture.bucket().join(NAME))?;
     let load = |path: &Path| load(python, path, &reference);
 
-    let warm = fixture.up_at("model-warm", &[])?;
+    let warm = fixture.up_at("model-warm", &BY_DAEMON)?;
     read_to_end(&warm.path().join(NAME), OFlags::empty())?;
     let kept = materialised::up(fixture, "model-kept", 2 * fixture.settings.size, &[])?;
     let off = materialised::missing(&kept)?;

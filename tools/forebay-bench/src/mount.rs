@@ -7,7 +7,7 @@ use rustix::fs::OFlags;
 
 use crate::copying;
 use crate::fio::{Access, Fio, count};
-use crate::fixture::{Fixture, LARGE};
+use crate::fixture::{BY_DAEMON, Fixture, LARGE};
 use crate::iperf::Iperf;
 use crate::null::NullServer;
 use crate::process::MemoryWatch;
@@ -32,7 +32,7 @@ const MAX_STREAMS: u32 = 4;
 /// When a part does not start or a measurement fails.
 pub(crate) fn up(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
     progress.say("forebay up: warm reads through the mount");
-    let mount = fixture.up(None)?;
+    let mount = fixture.up_at("up", &BY_DAEMON)?;
     let target = Target::new("mount", mount.path().join(LARGE), [mount.pid()]);
     read_to_end(&target.file, OFlags::empty())?;
     let null = NullServer::start(fixture, &["device"], progress)?;
@@ -119,7 +119,7 @@ pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report
     let worker = start_worker(fixture, &[])?;
     let workers = [worker.address().to_string()];
     // It is about what is sent.
-    let arguments = ["-o", "network.shared_memory=off"];
+    let arguments = [BY_DAEMON, ["-o", "network.shared_memory=off"]].concat();
     let mount = MountProcess::mount(&fixture.programs, &workers, &fixture.mountpoint("mount"), arguments)?;
     let target = Target::new("mount", mount.path().join(LARGE), [worker.pid(), mount.pid()]);
     read_to_end(&target.file, OFlags::empty())?;

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use crate::copying;
 use crate::fio::{Access, Fio};
-use crate::fixture::{Fixture, LARGE};
+use crate::fixture::{BY_DAEMON, Fixture, LARGE};
 use crate::mount::start_worker;
 use crate::process::MemoryWatch;
 use crate::progress::Progress;
@@ -142,7 +142,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
 }
 
 fn mount_of(fixture: &Fixture, name: &str, worker: &WorkerProcess, options: &[&str]) -> anyhow::Result<MountProcess> {
-    let arguments = options.iter().flat_map(|option| ["-o", option]);
+    let arguments = options.iter().flat_map(|option| ["-o", option]).chain(BY_DAEMON);
     MountProcess::mount(&fixture.programs, &[worker.address().to_string()], &fixture.mountpoint(name), arguments)
 }
 

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use crate::far;
 use crate::fio::{Access, Fio};
-use crate::fixture::{Fixture, LARGE};
+use crate::fixture::{BY_DAEMON, Fixture, LARGE};
 use crate::progress::Progress;
 use crate::reading::read_to_end;
 use crate::report::{Report, Table, latency, percent, rate};
@@ -38,9 +38,13 @@ fn lines(quick: bool) -> Vec<Fio> {
 pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
     progress.say("A worker 300 µs away");
     let workers = [far::start(fixture, DISTANCE)?, far::start(fixture, Duration::ZERO)?];
-    let none: [&str; 0] = [];
     let mounts = workers.iter().zip(["far", "near"]).map(|(worker, name)| {
-        MountProcess::mount(&fixture.programs, std::slice::from_ref(&worker.address), &fixture.mountpoint(name), none)
+        MountProcess::mount(
+            &fixture.programs,
+            std::slice::from_ref(&worker.address),
+            &fixture.mountpoint(name),
+            BY_DAEMON,
+        )
     });
     let mounts = mounts.collect::<anyhow::Result<Vec<_>>>()?;
     let targets: Vec<Target> = ["300 µs away", "near"]

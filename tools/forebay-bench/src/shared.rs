@@ -4,7 +4,7 @@
 use rustix::fs::OFlags;
 
 use crate::fio::{Access, Fio};
-use crate::fixture::Fixture;
+use crate::fixture::{BY_DAEMON, Fixture};
 use crate::progress::Progress;
 use crate::reading::read_to_end;
 use crate::report::{Report, Table, kilo, latency, percent, rate};
@@ -31,8 +31,8 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     for (part, seed) in parts.iter().zip(1001..) {
         fixture.put(part, seed, size / u64::from(JOBS))?;
     }
-    // The same bytes twice, each in one piece and in sixteen.
-    let mount = fixture.up_sized("shared", Fixture::memory_for(2 * size), &[])?;
+    // The same bytes twice, each in one piece and in sixteen. Of the sixteen files some would be materialised, and the one not.
+    let mount = fixture.up_sized("shared", Fixture::memory_for(2 * size), &BY_DAEMON)?;
     all().try_for_each(|name| read_to_end(&mount.path().join(name), OFlags::empty()).map(drop))?;
     let target = Target::new("mount", mount.path().join(NAME), [mount.pid()]);
     let lines = Access::ALL.map(|access| Fio::new(access).jobs(JOBS));

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use crate::counters;
 use crate::far;
 use crate::fio::{Access, Fio};
-use crate::fixture::{Fixture, LARGE};
+use crate::fixture::{BY_DAEMON, Fixture, LARGE};
 use crate::machine;
 use crate::progress::Progress;
 use crate::reading::read_to_end;
@@ -66,7 +66,8 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     progress.say(&format!("{} settings of a mount", settings.len() - 1));
     let worker = far::start(fixture, DISTANCE)?;
     let mounts = settings.iter().enumerate().map(|(number, setting)| {
-        let options: &[&str] = if setting.is_empty() { &[] } else { &["-o", setting] };
+        let own: &[&str] = if setting.is_empty() { &[] } else { &["-o", setting] };
+        let options = [&BY_DAEMON[..], own].concat();
         let place = fixture.mountpoint(&format!("tuned-{number}"));
         MountProcess::mount(&fixture.programs, std::slice::from_ref(&worker.address), &place, options)
     });

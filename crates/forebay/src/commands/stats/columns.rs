@@ -143,6 +143,8 @@ impl Column {
             "pass%" => "pas%",
             "wasted" => "wast",
             "avoided" => "avoi",
+            "striped" => "stri",
+            "again" => "agai",
             name => name,
         }
     }
