@@ -240,8 +240,11 @@ mod tests {
         assert_eq!(parse(many.as_bytes()).unwrap_err(), BadHead::Malformed(httparse::Error::TooManyHeaders));
     }
 
-    /// The body and what is behind it, if it is all there.
-    fn dechunked(raw: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, BadHead> {
+    /// A body, and what is behind it.
+    type Body = (Vec<u8>, Vec<u8>);
+
+    /// The body, if it is all there.
+    fn dechunked(raw: &[u8]) -> Result<Option<Body>, BadHead> {
         let mut chunks = Dechunked::default();
         let behind = chunks.advance(raw)?.map(<[u8]>::to_vec);
         Ok(behind.map(|behind| (chunks.body, behind)))
