@@ -94,7 +94,7 @@ def worker(program: Path, place: Path, memory: str) -> Iterator[Worker]:
 @contextlib.contextmanager
 def endpoint(program: Path, place: Path, of: Worker) -> Iterator[tuple[str, Key]]:
     """`forebay s3` in front of a worker. Its URL, and a reader's key."""
-    made = [program, "key", "s3", "--role", "reader", "--client", "bench"]
+    made: list[str | Path] = [program, "key", "s3", "--role", "reader", "--client", "bench"]
     line = subprocess.run(made, capture_output=True, text=True, check=True).stdout
     keys = place / "keys"
     keys.touch(mode=0o600)

@@ -102,7 +102,8 @@ impl Budget {
     /// Files ask for so much more: what is to be done. They have it when that is [`Step::Enough`].
     pub(crate) fn ask(&mut self, bytes: u64, store: StoreUse) -> Step {
         let wanted = self.held.saturating_add(self.lingering).saturating_add(bytes);
-        if wanted <= self.frames * self.frame {
+        // More is lent than may be where files that are gone are mapped: that is not for others.
+        if wanted <= (self.frames * self.frame).min(self.most) {
             self.held += bytes;
             return Step::Enough;
         }

@@ -161,6 +161,9 @@ impl Objects {
     }
 
     fn write(&mut self, request: &CannedRequest, key: &str) -> CannedResponse {
+        if request.header("if-none-match") == "*" && self.by_key.contains_key(key) {
+            return CannedResponse::s3_error(412, "PreconditionFailed", "it is there");
+        }
         let source = request.header("x-amz-copy-source");
         if source.is_empty() {
             let etag = self.put(key, request.body.to_vec(), "", "");

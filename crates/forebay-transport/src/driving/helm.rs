@@ -76,7 +76,8 @@ impl Helm {
         if !others_wait && self.state.compare_exchange(DRIVEN, RESTING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return false;
         }
-        self.state.store(WATCHED, Ordering::Release);
+        // Not a store: loom takes one and a call's exchange for unordered, though no value comes between what that reads and writes.
+        self.state.swap(WATCHED, Ordering::AcqRel);
         true
     }
 

@@ -71,7 +71,8 @@ impl Scene {
     }
 
     fn tell(&self) {
-        self.told.store(true, Ordering::Release);
+        // As tokio's `Notify` does, by a read-modify-write: loom takes a store and the task's exchange for unordered.
+        self.told.swap(true, Ordering::AcqRel);
     }
 
     /// Receives one answer, if there is one, and brings it to its call.

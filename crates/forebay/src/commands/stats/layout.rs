@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(lines(1, 235).1, ["ufmcreol"]);
         assert_eq!(lines(1, 143).1.len(), 2);
         assert_eq!(lines(1, 100).1.len(), 3);
-        assert_eq!(lines(1, 80).1.len(), 3);
+        assert_eq!(lines(1, 80).1.len(), 4);
     }
 
     #[test]
