@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::core::Core;
 use crate::disk::Slab;
-use crate::io::{DiskIo, WriteBuffer};
+use crate::io::{DiskIo, Watch, WriteBuffer};
 use crate::queue::DiskQueue;
 use crate::read::{self, Patience};
 use crate::run::{MemoryRun, Run};
@@ -59,6 +59,7 @@ const PAGE: usize = 4096;
 #[derive(Clone, Default)]
 struct Disk {
     pages: Arc<std::sync::Mutex<BTreeMap<u64, Vec<u8>>>>,
+    watch: Arc<Watch>,
 }
 
 impl DiskIo for Disk {
@@ -93,6 +94,10 @@ impl DiskIo for Disk {
             drop(from);
             Ok(())
         })
+    }
+
+    fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 }
 

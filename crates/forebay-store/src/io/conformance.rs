@@ -9,7 +9,7 @@ use forebay_memory::{Pool, PoolOptions};
 use forebay_types::ByteSize;
 
 use super::fake::FakeDisk;
-use super::{DiskIo, Files, Page, WriteBuffer, start};
+use super::{DiskIo, Files, Limits, Page, WriteBuffer, is_silent, start};
 use crate::IoBackend;
 
 const PAGE: usize = 4096;
@@ -100,12 +100,12 @@ fn file() -> Files {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn threads_conform() {
-    conforms(start(IoBackend::Threads, file(), Path::new("slab")).unwrap()).await;
+    conforms(start(IoBackend::Threads, file(), Path::new("slab"), Limits::default()).unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn io_uring_conforms() {
-    match start(IoBackend::Uring, file(), Path::new("slab")) {
+    match start(IoBackend::Uring, file(), Path::new("slab"), Limits::default()) {
         Ok(io) => conforms(io).await,
         Err(error) => eprintln!("not run: {error}"),
     }
@@ -128,4 +128,53 @@ async fn an_operation_that_is_held_up_keeps_its_memory_when_its_future_is_droppe
     assert!(pool.try_alloc(1).is_none(), "the operation has not ended");
     drop(held);
     pool.alloc(4 << 20, Duration::from_secs(10)).await.unwrap();
+}
+
+/// Invariant 3, for a disk that hangs.
+#[tokio::test(start_paused = true)]
+async fn reads_of_a_disk_that_hangs_are_given_up_and_what_the_kernel_has_keeps_its_memory() {
+    let limits = Limits { read_timeout: Duration::from_secs(2), read_bytes: 4 << 20 };
+    let (pool, disk) = (pool(), FakeDisk::limited(SIZE, limits));
+    let held = disk.hold().await;
+    let start = tokio::time::Instant::now();
+    let begun = async {
+        let error = disk.read_at(0, pool.try_alloc(4 << 20).unwrap()).await.unwrap_err();
+        assert!(is_silent(&error) && start.elapsed() >= limits.read_timeout, "{error}");
+    };
+    // There is no room for another one: it waits until the disk is taken out, and the kernel never has it.
+    let waiting = async {
+        let error = disk.read_at(0, pool.try_alloc(4 << 20).unwrap()).await.unwrap_err();
+        assert!(is_silent(&error), "{error}");
+    };
+    let write = async {
+        let error = disk.write_at(0, WriteBuffer::page(Page([7; PAGE]), None)).await.unwrap_err();
+        assert!(is_silent(&error), "{error}");
+    };
+    let looking = async {
+        tokio::time::sleep(limits.read_timeout * 2).await;
+        assert!(!disk.watch().is_out());
+        disk.watch().look();
+    };
+    futures::join!(begun, waiting, write, looking);
+    assert!(disk.watch().is_out());
+    assert_eq!(pool.used(), 4 << 20, "of the read that the kernel has");
+    let refused = disk.read_at(0, pool.try_alloc(PAGE).unwrap()).await.unwrap_err();
+    assert!(is_silent(&refused) && start.elapsed() < limits.read_timeout * 3);
+    assert_eq!(disk.watch().stats().under_way, 2);
+
+    drop(held);
+    while disk.watch().stats().under_way > 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::task::yield_now().await;
+    assert_eq!(pool.used(), 0);
+    while disk.watch().is_out() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if disk.watch().begin_probe() {
+            let page = disk.probe(pool.try_alloc(PAGE).unwrap()).await.unwrap();
+            assert!(page.iter().all(|byte| *byte == 7), "the write was carried out all the same");
+            disk.watch().probed(true);
+        }
+    }
+    disk.read_at(0, pool.try_alloc(PAGE).unwrap()).await.unwrap();
 }

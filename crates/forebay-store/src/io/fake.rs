@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_locks::Mutex;
@@ -10,7 +11,7 @@ use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
 use super::front::{Back, Front, Kind, Operation};
-use super::{DiskIo, WriteBuffer};
+use super::{DiskIo, Limits, Watch, WriteBuffer};
 
 /// Operations that may pass the gate at once: more than there can be.
 const GATE: u32 = 1000;
@@ -38,12 +39,17 @@ struct FakeBack {
 impl FakeDisk {
     /// A disk of `size` zeros; it wants to be made in a runtime.
     pub(crate) fn new(size: usize) -> Self {
+        Self::limited(size, Limits::default())
+    }
+
+    /// The same, which may hold its readers up no longer than that.
+    pub(crate) fn limited(size: usize, limits: Limits) -> Self {
         let state = FakeIoState { bytes: vec![0; size], write_errors: VecDeque::new(), read_errors: VecDeque::new() };
         let state = Arc::new(Mutex::new(state));
         let gate = Arc::new(Semaphore::new(GATE as usize));
         let back =
             FakeBack { state: Arc::clone(&state), gate: Arc::clone(&gate), runtime: tokio::runtime::Handle::current() };
-        Self { front: Arc::new(Front::new(back, 16)), state, gate }
+        Self { front: Arc::new(Front::new(back, 16, Path::new("fake"), limits)), state, gate }
     }
 
     /// The next writes fail like this, one each.
@@ -74,6 +80,14 @@ impl DiskIo for FakeDisk {
 
     fn write_at(&self, offset: u64, from: WriteBuffer) -> BoxFuture<'static, io::Result<()>> {
         self.front.write_at(offset, from)
+    }
+
+    fn probe(&self, into: SpanMut) -> BoxFuture<'static, io::Result<SpanMut>> {
+        self.front.probe(into)
+    }
+
+    fn watch(&self) -> &Arc<Watch> {
+        self.front.watch()
     }
 }
 

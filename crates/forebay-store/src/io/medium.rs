@@ -65,10 +65,11 @@ impl Store {
     pub async fn open_on(options: StoreOptions, slabs: Vec<SlabMedium>) -> Result<Self, StoreError> {
         options.check()?;
         let mut opened = Vec::new();
+        let limits = options.disk_limits(slabs.len());
         for (number, slab) in slabs.into_iter().enumerate() {
             let SlabMedium { name: dir, id, frames, is_new, medium } = slab;
             let back = OnMedium { medium, runtime: tokio::runtime::Handle::current() };
-            let io = Arc::new(Front::new(back, TOGETHER));
+            let io = Arc::new(Front::new(back, TOGETHER, &dir, limits));
             let slab = Opened { dir, id, frames, is_new, io, file: None, lock: None };
             opened.push(Slab::recover(number, slab, &options).await?);
         }

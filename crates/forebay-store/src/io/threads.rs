@@ -1,6 +1,8 @@
 //! Disk I/O by threads, where io_uring is not to be had.
 
+use std::fs::File;
 use std::io::{self, IoSlice};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -8,13 +10,14 @@ use forebay_locks::Mutex;
 
 use super::front::{Back, Front, Kind, Operation};
 use super::traits::Files;
+use super::watch::Limits;
 
 /// Operations under way at a time, each on a thread of its own. NVMe drives want more, but threads are not the way to
-/// get there.
+/// get there. They are of one disk: if it hangs, they wait with it, and those of others go on.
 const THREADS: usize = 8;
 
 /// Starts the threads.
-pub(super) fn start(files: Files) -> io::Result<Front<Threads>> {
+pub(super) fn start(files: Files, dir: &Path, limits: Limits) -> io::Result<Front<Threads>> {
     let (operations, queue) = mpsc::channel();
     let queue = Arc::new(Mutex::new(queue));
     let mut threads = Threads { operations: Some(operations), threads: Vec::new() };
@@ -23,7 +26,7 @@ pub(super) fn start(files: Files) -> io::Result<Front<Threads>> {
         let thread = std::thread::Builder::new().name("forebay-disk".into());
         threads.threads.push(thread.spawn(move || serve(&queue, &files))?);
     }
-    Ok(Front::new(threads, THREADS))
+    Ok(Front::new(threads, THREADS, dir, limits))
 }
 
 /// The threads; dropping it waits for the operations under way.
@@ -55,15 +58,15 @@ fn serve(queue: &Mutex<mpsc::Receiver<Operation>>, files: &Files) {
         let Ok(mut operation) = next else { return };
         let offset = operation.offset;
         let result = match &mut operation.kind {
-            Kind::Read { into, .. } => read(files, offset, into),
+            Kind::Read { into, is_probe, .. } => read(if *is_probe { &files.write } else { &files.read }, offset, into),
             Kind::Write { from, .. } => write(files, offset, &from.parts()),
         };
         operation.end(result);
     }
 }
 
-fn read(files: &Files, offset: u64, into: &mut [u8]) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(&*files.read, into, offset)
+fn read(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, offset)
 }
 
 fn write(files: &Files, mut offset: u64, parts: &[&[u8]]) -> io::Result<()> {

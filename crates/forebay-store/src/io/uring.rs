@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -14,6 +15,7 @@ use rustix::event::EventfdFlags;
 
 use super::front::{Back, Front, Kind, Operation};
 use super::traits::Files;
+use super::watch::Limits;
 
 /// Operations under way at a time; beyond it an NVMe drive only adds latency.
 const DEPTH: usize = 128;
@@ -23,7 +25,7 @@ const ENTRIES: u32 = 2 * DEPTH as u32;
 const WAKE: u64 = u64::MAX;
 
 /// Starts the ring and its thread; an error when the kernel refuses.
-pub(super) fn start(files: Files) -> io::Result<Front<Uring>> {
+pub(super) fn start(files: Files, dir: &Path, limits: Limits) -> io::Result<Front<Uring>> {
     let ring = IoUring::new(ENTRIES)?;
     let wake = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (operations, queue) = mpsc::channel();
@@ -31,7 +33,8 @@ pub(super) fn start(files: Files) -> io::Result<Front<Uring>> {
         let wake = Arc::clone(&wake);
         move || Driver { table: Vec::new(), vacant: Vec::new(), under_way: 0, queue, wake, files, ring }.run()
     })?;
-    Ok(Front::new(Uring { operations: Some(operations), wake, thread: Some(thread) }, DEPTH))
+    let back = Uring { operations: Some(operations), wake, thread: Some(thread) };
+    Ok(Front::new(back, DEPTH, dir, limits))
 }
 
 /// The ring's other end; dropping it waits for the operations under way.
@@ -162,10 +165,11 @@ impl Driver {
         let done = under_way.done;
         let offset = under_way.operation.offset + done as u64;
         let entry = match &mut under_way.operation.kind {
-            Kind::Read { into, .. } => {
+            Kind::Read { into, is_probe, .. } => {
+                let file = if *is_probe { &self.files.write } else { &self.files.read };
                 let rest = &mut into[done..];
                 // At most 4 MiB.
-                opcode::Read::new(Fd(self.files.read.as_raw_fd()), rest.as_mut_ptr(), rest.len() as u32)
+                opcode::Read::new(Fd(file.as_raw_fd()), rest.as_mut_ptr(), rest.len() as u32)
                     .offset(offset)
                     .build()
             }
