@@ -14,7 +14,7 @@ use forebay_memory::{FRAME_SIZE, Pool, Span};
 use forebay_types::{BlockKey, FileId};
 use tokio::sync::Notify;
 
-use crate::disk::{ReadFault, Slab, choose};
+use crate::disk::{DiskExtent, ReadFault, Slab, choose};
 use crate::index::{Index, Runs, covered, covers, put_in, take_out};
 use crate::queue::DiskQueue;
 use crate::residents::{Residents, Terms};
@@ -191,9 +191,30 @@ impl Core {
         choose(&copy.run.key, takers).is_some_and(|disk| self.queue.offer(disk, copy))
     }
 
-    /// Whether a disk has all of a run.
+    /// Whether a disk has all of a run. What a disk has that hangs is written to another one.
     pub(crate) fn is_on_disk(&self, copy: &MemoryRun) -> bool {
-        self.index.look(&copy.run.key, |runs| covers(&runs.disk, &copy.run)).unwrap_or(false)
+        self.index.look(&copy.run.key, |runs| self.is_readable_on_disk(runs, &copy.run)).unwrap_or(false)
+    }
+
+    fn is_readable_on_disk(&self, runs: &Runs, run: &Run) -> bool {
+        runs.disk.iter().any(|held| held.run.sectors.contains(run.sectors) && self.is_readable(held))
+    }
+
+    /// Whether its disk answers.
+    pub(crate) fn is_readable(&self, copy: &DiskRun) -> bool {
+        !self.slabs[copy.extent.disk()].is_out()
+    }
+
+    /// Nobody waits any more for a write to a disk that hangs. The kernel may carry it out all the same: then a restart would
+    /// find the run, which is right unless its block was removed.
+    pub(crate) fn give_up_write(&self, copy: &MemoryRun, extent: &Arc<DiskExtent>) {
+        let (key, slab) = (copy.run.key, &self.slabs[extent.disk()]);
+        let leftovers = self.index.change(&key, |_| {
+            slab.leave_unwritten(extent, key);
+            // A removal before this did not find it; one after it will.
+            if self.is_wanted(copy) { Vec::new() } else { slab.leftovers(&key) }
+        });
+        leftovers.into_iter().for_each(|extent| self.queue.bury(extent));
     }
 
     /// Whether a run that left memory may reach the disk: not when its block was removed since.
@@ -221,7 +242,7 @@ impl Core {
             Some(self.quota(Some(account))?.saturating_sub(elsewhere))
         });
         let (held, gone, replaced) = self.index.change(&key, |runs| {
-            if !is_wanted() || covers(&runs.disk, &copy.run) {
+            if !is_wanted() || self.is_readable_on_disk(runs, &copy.run) {
                 return (false, Vec::new(), Vec::new());
             }
             let replaced = covered(&runs.disk, &copy.run);
@@ -300,9 +321,13 @@ impl Core {
     pub(crate) fn drop_unreadable(&self, copy: &Arc<DiskRun>, fault: &ReadFault) {
         let slab = &self.slabs[copy.extent.disk()];
         let (block, dir) = (copy.run.key, slab.dir.display());
+        if matches!(fault, ReadFault::Silent) && slab.is_out() {
+            // It is passed over as long as that lasts, with all that the disk has.
+            return;
+        }
         slab.residents.remove(copy);
         self.index.change(&block, |runs| {
-            if take_out(&mut runs.disk, copy) && matches!(fault, ReadFault::Io(_)) {
+            if take_out(&mut runs.disk, copy) && !matches!(fault, ReadFault::Corrupt(_)) {
                 slab.leave(copy);
             }
         });
@@ -316,6 +341,8 @@ impl Core {
                 slab.counters.read_errors.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(%block, %dir, %error, "cannot read from disk, the run is dropped");
             }
+            // Counted where it was waited for.
+            ReadFault::Silent => tracing::warn!(%block, %dir, "disk does not answer, a run is dropped"),
         }
     }
 

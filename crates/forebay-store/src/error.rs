@@ -100,6 +100,15 @@ pub enum StoreError {
         /// Bytes that the file system has left.
         available: ByteSize,
     },
+    /// The disk says nothing.
+    #[error(
+        "the disk of cache directory {} does not answer; see what the kernel's log says of it, or leave the directory out",
+        dir.display()
+    )]
+    Silent {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// io_uring was asked for and the kernel refuses it.
     #[error("the kernel refuses io_uring: {error}; configure the I/O backend `auto` or `threads`")]
     NoUring {
@@ -140,7 +149,7 @@ impl From<StoreError> for Failure {
                 io::ErrorKind::NotFound => FailureKind::NotFound,
                 _ => FailureKind::Unavailable,
             },
-            StoreError::InUse { .. } => FailureKind::Unavailable,
+            StoreError::InUse { .. } | StoreError::Silent { .. } => FailureKind::Unavailable,
             StoreError::NotASlab { .. } | StoreError::SlabVersion { .. } | StoreError::NoUring { .. } => {
                 FailureKind::Unsupported
             }

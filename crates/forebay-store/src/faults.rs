@@ -14,18 +14,22 @@ use crate::{Store, StoreOptions};
 
 const FRAME: usize = 4160 << 10;
 
-struct Rig {
-    store: Store,
-    disks: Vec<FakeDisk>,
+pub(crate) struct Rig {
+    pub(crate) store: Store,
+    pub(crate) disks: Vec<FakeDisk>,
     _dirs: Vec<TempDir>,
 }
 
-fn rig(disks: usize, change: impl FnOnce(&mut StoreOptions)) -> Rig {
+/// A store on fake disks, which are waited for however long they take.
+pub(crate) fn rig(disks: usize, change: impl FnOnce(&mut StoreOptions)) -> Rig {
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(32))).unwrap();
-    let mut options = StoreOptions { disk_queue: ByteSize::mib(32), ..StoreOptions::in_memory(pool) };
+    let in_memory = StoreOptions::in_memory(pool);
+    let mut options =
+        StoreOptions { disk_queue: ByteSize::mib(32), disk_read_timeout: Duration::ZERO, ..in_memory };
     change(&mut options);
+    let limits = options.disk_limits(disks);
     let dirs: Vec<_> = (0..disks).map(|_| tempfile::tempdir().unwrap()).collect();
-    let disks: Vec<_> = (0..disks).map(|_| FakeDisk::new(4096 + 8 * FRAME)).collect();
+    let disks: Vec<_> = (0..disks).map(|_| FakeDisk::limited(4096 + 8 * FRAME, limits)).collect();
     let slabs =
         disks.iter().zip(&dirs).enumerate().map(|(number, (disk, dir))| {
             (Slab::over(number, Arc::new(disk.clone()), dir.path(), 8).unwrap(), Vec::new())
@@ -33,21 +37,21 @@ fn rig(disks: usize, change: impl FnOnce(&mut StoreOptions)) -> Rig {
     Rig { store: Store::start(options, slabs.collect()), disks, _dirs: dirs }
 }
 
-fn key(index: u64) -> BlockKey {
+pub(crate) fn key(index: u64) -> BlockKey {
     BlockKey { file: FileId([4; 16]), index }
 }
 
 const SECTORS: SectorRange = SectorRange { start: 0, end: 4 };
-const LENGTH: u32 = 4 * SECTOR_SIZE;
+pub(crate) const LENGTH: u32 = 4 * SECTOR_SIZE;
 
-async fn fill(store: &Store, key: BlockKey) -> Span {
+pub(crate) async fn fill(store: &Store, key: BlockKey) -> Span {
     let mut landing = store.landing(LENGTH).await.unwrap();
     landing.fill(key.index as u8);
     store.publish(key, SECTORS, LENGTH, landing)
 }
 
 /// Pushes everything out of memory that has no reader.
-async fn forget_memory(store: &Store) {
+pub(crate) async fn forget_memory(store: &Store) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while store.stats().memory.runs > 0 {
         assert!(Instant::now() < deadline);
@@ -57,7 +61,7 @@ async fn forget_memory(store: &Store) {
     }
 }
 
-async fn is_right(store: &Store, key: BlockKey) -> bool {
+pub(crate) async fn is_right(store: &Store, key: BlockKey) -> bool {
     let read = store.read(&key, 0, LENGTH).await.unwrap();
     let read =
         read.inspect(|read| assert!(read.spans.iter().all(|span| span.iter().all(|byte| *byte == key.index as u8))));

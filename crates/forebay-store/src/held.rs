@@ -9,6 +9,7 @@ use crate::core::Core;
 use crate::coverage::merge;
 use crate::disk::Slab;
 use crate::index::Runs;
+use crate::run::Run;
 use crate::{Coverage, StoreError};
 
 /// What is held of one block.
@@ -46,8 +47,8 @@ pub(crate) fn held(core: &Core, last: Option<&BlockKey>, most: usize) -> Vec<Hel
     let mut last = last.copied();
     loop {
         let keys = core.index.after(last.as_ref(), most);
-        let blocks =
-            keys.iter().filter_map(|key| core.index.look(key, |runs| HeldBlock { key: *key, runs: held_of(runs) }));
+        let of = |key| core.index.look(key, |runs| HeldBlock { key: *key, runs: held_of(core, runs) });
+        let blocks = keys.iter().filter_map(of);
         let blocks: Vec<_> = blocks.filter(|block| !block.runs.is_empty()).collect();
         // When all of them have gone meanwhile, those after them have not been looked at.
         match keys.last() {
@@ -57,9 +58,9 @@ pub(crate) fn held(core: &Core, last: Option<&BlockKey>, most: usize) -> Vec<Hel
     }
 }
 
-fn held_of(runs: &Runs) -> Vec<HeldRun> {
-    let memory = || runs.memory.iter().map(|copy| &copy.run);
-    let disk = || runs.disk.iter().map(|copy| &copy.run);
+fn held_of(core: &Core, runs: &Runs) -> Vec<HeldRun> {
+    let memory = || runs.memory.iter().map(|copy| &*copy.run);
+    let disk = || on_disk(core, runs);
     let in_memory = merge(memory().map(|run| run.sectors));
     let on_disk = merge(disk().map(|run| run.sectors));
     let has = |held: &[SectorRange], sectors| held.iter().any(|range: &SectorRange| range.contains(sectors));
@@ -70,6 +71,11 @@ fn held_of(runs: &Runs) -> Vec<HeldRun> {
         HeldRun { sectors, end, in_memory: has(&in_memory, sectors), on_disk: has(&on_disk, sectors) }
     };
     together.into_iter().map(run).collect()
+}
+
+/// What disks have that answer.
+fn on_disk<'a>(core: &'a Core, runs: &'a Runs) -> impl Iterator<Item = &'a Run> {
+    runs.disk.iter().filter(|copy| core.is_readable(copy)).map(|copy| &*copy.run)
 }
 
 /// See [`Store::scrub`](crate::Store::scrub).
@@ -87,7 +93,7 @@ pub(crate) fn scrub(core: &Core, key: &BlockKey) {
 pub(crate) async fn audit(core: &Core, key: &BlockKey) -> Result<Coverage, StoreError> {
     scrub(core, key);
     let on_disk = core.index.look(key, |runs| runs.disk.clone()).unwrap_or_default();
-    for copy in &on_disk {
+    for copy in on_disk.iter().filter(|copy| core.is_readable(copy)) {
         let landing = core.pool.alloc(Slab::landing_len(&copy.run, copy.run.sectors), core.deadline).await;
         core.notice_use();
         let slab = &core.slabs[copy.extent.disk()];
@@ -102,7 +108,7 @@ pub(crate) async fn audit(core: &Core, key: &BlockKey) -> Result<Coverage, Store
 pub(crate) fn coverage(core: &Core, key: &BlockKey) -> Coverage {
     let coverage = core.index.look(key, |runs| Coverage {
         memory: merge(runs.memory.iter().map(|copy| copy.run.sectors)),
-        disk: merge(runs.disk.iter().map(|copy| copy.run.sectors)),
+        disk: merge(on_disk(core, runs).map(|run| run.sectors)),
     });
     coverage.unwrap_or_default()
 }

@@ -49,6 +49,14 @@ pub(crate) fn furthest<T: Held>(copies: &[Arc<T>], at: u32) -> Option<&Arc<T>> {
         .max_by_key(|copy| copy.run().end())
 }
 
+/// The same of those that are of use.
+pub(crate) fn furthest_of<T: Held>(copies: &[Arc<T>], at: u32, is_of_use: impl Fn(&T) -> bool) -> Option<&Arc<T>> {
+    copies
+        .iter()
+        .filter(|copy| (copy.run().start()..copy.run().end()).contains(&at) && is_of_use(copy))
+        .max_by_key(|copy| copy.run().end())
+}
+
 /// Whether one of the copies has all of the run's sectors.
 pub(crate) fn covers<T: Held>(copies: &[Arc<T>], run: &Run) -> bool {
     copies.iter().any(|copy| copy.run().sectors.contains(run.sectors))

@@ -19,7 +19,8 @@
 //! * `held.rs`: going through all that is held, and checking it;
 //! * `queue.rs`, `writer.rs`: how runs get from memory to disk without a read ever waiting for it;
 //! * `disk/`: the format of a slab, its allocator, its recovery and its health;
-//! * `io/`: the interface to the kernel, by io_uring or by threads.
+//! * `io/`: the interface to the kernel, by io_uring or by threads, and whether a disk answers;
+//! * `attend.rs`: looking after disks that hang, which are taken out and come back (ADR 0040).
 //!
 //! Every sector has a CRC32C, computed when its run is published and kept with it. It is checked on each read from disk
 //! and, when asked for, on reads from memory, on each one or once an interval; a sector that fails takes its run with it and is a miss (invariant
@@ -28,6 +29,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod adopted;
+mod attend;
 mod core;
 mod coverage;
 mod disk;
@@ -35,6 +37,8 @@ mod error;
 mod evict;
 #[cfg(test)]
 mod faults;
+#[cfg(all(test, not(shuttle)))]
+mod hanging;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod held;

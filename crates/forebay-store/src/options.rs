@@ -7,6 +7,10 @@ use forebay_memory::Pool;
 use forebay_types::{BlockLayout, ByteSize, IoBackend, MAX_BLOCK_SIZE, ServeMode};
 
 use crate::StoreError;
+use crate::io::Limits;
+
+/// Bytes that are read from one disk at a time at most: what the fastest one delivers in some 10 ms.
+const MOST_READ: u64 = 64 << 20;
 
 /// One slab directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +77,9 @@ pub struct StoreOptions {
     /// How many bytes may wait to be written to disk. They stay in memory meanwhile, so this is best well below the
     /// size of the pool.
     pub disk_queue: ByteSize,
+    /// How long a reader waits for a disk that has its read. After that the read is a miss; a disk that says nothing is not
+    /// used until it answers again. Zero: a reader waits for ever.
+    pub disk_read_timeout: Duration,
 }
 
 impl StoreOptions {
@@ -80,7 +87,7 @@ impl StoreOptions {
     pub const MEMORY_OF_DISKS_ALONE: ByteSize = ByteSize::mib(64);
 
     /// A store of memory alone, with the defaults: blocks of 4 MiB, not prewarmed, no check of reads from memory, watermarks of 90 % and 80 %, 5 s for
-    /// memory, and a disk queue of an eighth of the pool (of no effect until `disks` has some).
+    /// memory, a disk queue of an eighth of the pool, and 2 s for a disk (both of no effect until `disks` has some).
     #[must_use]
     pub fn in_memory(memory: Pool) -> Self {
         let disk_queue = ByteSize::bytes(memory.capacity().as_u64() / 8);
@@ -98,7 +105,15 @@ impl StoreOptions {
             low_watermark: 80,
             alloc_deadline: Duration::from_secs(5),
             disk_queue,
+            disk_read_timeout: Duration::from_secs(2),
         }
+    }
+
+    /// What each of so many disks may have. Together their reads leave half of the memory to others, should all of them
+    /// hang; and more than [`MOST_READ`] at a time makes no disk faster.
+    pub(crate) fn disk_limits(&self, disks: usize) -> Limits {
+        let share = self.memory.capacity().as_u64() / 2 / (disks.max(1) as u64);
+        Limits { read_timeout: self.disk_read_timeout, read_bytes: share.min(MOST_READ) }
     }
 
     pub(crate) fn check(&self) -> Result<(), StoreError> {

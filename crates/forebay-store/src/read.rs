@@ -2,8 +2,8 @@
 //!
 //! Memory first; what it lacks comes from disk. A run on disk of which at least half is wanted, or that is wanted for
 //! the second time, is read as a whole and stays in memory; of any other only the sectors that are wanted are read. A
-//! run that turns out corrupt or unreadable is dropped and the read is planned anew without it: what is left is a
-//! right answer or a miss.
+//! run that turns out corrupt or unreadable, or whose disk does not answer, is dropped and the read is planned anew without
+//! it: what is left is a right answer or a miss. What a disk has that was taken out because it hangs is passed over.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::StoreError;
 use crate::core::Core;
 use crate::disk::{ReadFault, Slab};
-use crate::index::{Runs, furthest};
+use crate::index::{Runs, furthest, furthest_of};
 use crate::run::{DiskRun, MemoryRun};
 use crate::verify::Verify;
 
@@ -158,18 +158,18 @@ enum Part {
 }
 
 /// Where the bytes `offset..end` are; `None` when some are nowhere.
-fn plan(runs: &Runs, offset: u32, end: u32, verify: &Verify) -> Result<Option<SmallVec<[Part; 4]>>, Corrupt> {
+fn plan(core: &Core, runs: &Runs, offset: u32, end: u32) -> Result<Option<SmallVec<[Part; 4]>>, Corrupt> {
     let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
     let mut at = offset;
     while at < end {
         if let Some(copy) = furthest(&runs.memory, at) {
             let stop = copy.run.end().min(end);
-            let range = piece(copy, at, stop, verify).map_err(|sector| (Arc::clone(copy), sector))?;
+            let range = piece(copy, at, stop, &core.verify).map_err(|sector| (Arc::clone(copy), sector))?;
             parts.push(Part::Memory(copy.bytes.slice(range)));
             at = stop;
             continue;
         }
-        let Some(copy) = furthest(&runs.disk, at) else { return Ok(None) };
+        let Some(copy) = furthest_of(&runs.disk, at, |copy| core.is_readable(copy)) else { return Ok(None) };
         // Up to where memory takes over again.
         let resumes = runs.memory.iter().map(|copy| copy.run.start()).filter(|start| *start > at).min();
         let stop = copy.run.end().min(end).min(resumes.unwrap_or(end));
@@ -215,10 +215,10 @@ pub(crate) async fn read(
     if length == 0 {
         return Ok(Some(StoreRead { spans: Spans::new(), from_memory: 0, from_disk: 0 }));
     }
-    // Each turn but the last drops a run, so this ends.
+    // Each turn but the last drops a run, or its disk was taken out meanwhile, so this ends.
     loop {
         let Some(runs) = core.index.runs(key) else { return Ok(None) };
-        let parts = match plan(&runs, offset, end, &core.verify) {
+        let parts = match plan(core, &runs, offset, end) {
             Ok(Some(parts)) => parts,
             Ok(None) => return Ok(None),
             Err((copy, sector)) => {
@@ -278,6 +278,9 @@ async fn read_from_disk(
     if patience == Patience::Waits && (is_second_hit || wanted >= run.byte_len / 2) {
         // One reader reads the run, others that come meanwhile find it in memory.
         let _promoting = copy.promotion.lock().await;
+        if copy.given_up.load(Ordering::Acquire) || slab.is_out() {
+            return Err(Fault::Run(Arc::clone(&copy), ReadFault::Silent));
+        }
         let promoted = core.index.look(&run.key, |runs| {
             let held = furthest(&runs.memory, offset).filter(|held| held.run.end() >= end)?;
             piece(held, offset, end, &core.verify).ok().map(|range| held.bytes.slice(range))

@@ -228,6 +228,8 @@ pub(crate) struct DiskRun {
     pub(crate) hit_before: AtomicBool,
     /// Removed on request, so a read that is under way does not promote it any more.
     pub(crate) removed: AtomicBool,
+    /// A read of it was given up and it was dropped, so nobody is to wait for another one.
+    pub(crate) given_up: AtomicBool,
     /// One bit for each sector of the run that was read and found right since the store opened.
     checked: [std::sync::atomic::AtomicU64; 2],
     /// Held by the one reader that promotes it to memory; the others wait for the result.
@@ -242,6 +244,7 @@ impl DiskRun {
             marks: Marks::default(),
             hit_before: AtomicBool::new(false),
             removed: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             checked: Default::default(),
             promotion: Mutex::const_new(()),
         }

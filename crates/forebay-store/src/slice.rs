@@ -8,7 +8,7 @@ use forebay_types::{BlockKey, SectorChecksums};
 use crate::ServeMode;
 use crate::core::Core;
 use crate::disk::Slab;
-use crate::index::furthest;
+use crate::index::furthest_of;
 use crate::run::DiskRun;
 
 /// Bytes of a block in a slab file. While it is held they are not overwritten. After that, a page of the file that is
@@ -34,9 +34,11 @@ pub(crate) async fn disk_slice(core: &Core, key: &BlockKey, offset: u32, length:
         return None;
     }
     let end = offset.checked_add(length)?;
-    let copy = core
-        .index
-        .look(key, |runs| furthest(&runs.disk, offset).filter(|copy| copy.run.end() >= end).map(Arc::clone))??;
+    let found = core.index.look(key, |runs| {
+        let copy = furthest_of(&runs.disk, offset, |copy| core.is_readable(copy));
+        copy.filter(|copy| copy.run.end() >= end).map(Arc::clone)
+    });
+    let copy = found??;
     let run = &copy.run;
     let slab = &core.slabs[copy.extent.disk()];
     if !slab.can_splice {

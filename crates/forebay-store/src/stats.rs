@@ -108,4 +108,16 @@ pub struct DiskStats {
     pub write_errors: u64,
     /// Whether nothing is written to it for now because it failed.
     pub degraded: bool,
+    /// Whether nothing is asked of it because it hangs: what it has counts as not held until it answers again.
+    pub out: bool,
+    /// Reads that it did not answer in time.
+    pub read_timeouts: u64,
+    /// How often it was taken out because it hung.
+    pub taken_out: u64,
+    /// How often it came back after that.
+    pub returned: u64,
+    /// Reads and writes that the kernel has.
+    pub under_way: u64,
+    /// Extents that say on disk that they hold what was removed, until it answers again.
+    pub unburied: u64,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use forebay_locks::Mutex;
 use forebay_memory::{Pool, Span, SpanMut, Spans};
@@ -21,11 +22,13 @@ use crate::seal_queue::SealQueue;
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
     Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, adopted,
-    evict, held, read, sealer, slice, writer,
+    attend, evict, held, read, sealer, slice, writer,
 };
 
 /// The part of memory that shows that it is going to be filled.
 const USED_PART: u64 = 10;
+/// How long closing waits for what the disks have. More than a disk takes that answers.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A block store. Clones are one store; when the last is dropped its tasks are stopped.
 #[derive(Clone)]
@@ -356,6 +359,7 @@ impl Store {
         };
         let disks = core.slabs.iter().map(|slab| {
             let (usage, holding, counters) = (slab.usage(), slab.residents.holding(), &slab.counters);
+            let watched = slab.watched();
             DiskStats {
                 dir: slab.dir.clone(),
                 serve: slab.serve.as_str(),
@@ -372,6 +376,12 @@ impl Store {
                 read_errors: count(&counters.read_errors),
                 write_errors: count(&counters.write_errors),
                 degraded: slab.is_degraded(),
+                out: watched.is_out,
+                read_timeouts: watched.reads_given_up,
+                taken_out: watched.taken_out,
+                returned: watched.returned,
+                under_way: watched.under_way,
+                unburied: slab.unburied() as u64,
             }
         });
         StoreStats {
@@ -385,15 +395,16 @@ impl Store {
         }
     }
 
-    /// Waits until everything that is queued for disk has been written, or has failed to be. Returns at once when the
-    /// store is closed.
+    /// Waits until everything that is queued for disk has been written, or has failed to be, as it has once a disk was taken
+    /// out. Returns at once when the store is closed.
     pub async fn flush(&self) {
         self.core.queue.flush().await;
     }
 
     /// Stops the store's tasks and waits for them. What is queued for disk and not written is lost: call
     /// [`Store::flush`] first to keep it. When this is the last clone, its directories are free for others afterwards,
-    /// or as soon as the last [`DiskSlice`] of them is dropped.
+    /// or as soon as the last [`DiskSlice`] of them is dropped. A disk that hangs is waited for no longer than 5 s: what the
+    /// kernel has of it keeps its memory, and its directory, until the kernel or the process has ended.
     pub async fn close(self) {
         let Self { tasks, core } = self;
         tasks.stop.cancel();
@@ -406,8 +417,15 @@ impl Store {
         if core.slabs.iter().all(|slab| slab.file.is_none()) {
             return;
         }
+        for slab in core.slabs.iter().filter(|slab| slab.unburied() > 0) {
+            let (dir, extents) = (slab.dir.display(), slab.unburied());
+            tracing::warn!(%dir, extents, "disk hangs: what was removed meanwhile is found on it again by a restart");
+        }
         // Dropping a slab waits for disk operations under way.
-        let _ = tokio::task::spawn_blocking(move || drop(core)).await;
+        let dropping = tokio::task::spawn_blocking(move || drop(core));
+        if tokio::time::timeout(CLOSE_WITHIN, dropping).await.is_err() {
+            tracing::warn!("a disk hangs: what the kernel has of it is not waited for");
+        }
     }
 }
 
@@ -425,6 +443,7 @@ impl Tasks {
         ];
         for (disk, end) in ends.into_iter().enumerate() {
             handles.push(tokio::spawn(writer::run(Arc::clone(core), disk, end, stop.clone())));
+            handles.push(tokio::spawn(attend::run(Arc::clone(core), disk, stop.clone())));
         }
         if let Some(wanted) = wanted {
             handles.push(tokio::spawn(sealer::run(Arc::clone(core), wanted, stop.clone())));

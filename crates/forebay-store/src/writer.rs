@@ -55,6 +55,12 @@ async fn write(core: &Core, disk: usize, job: &WriteJob) {
             tracing::debug!(block = %copy.run.key, dir = %slab.dir.display(), "no extent came free in time");
             core.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed);
         }
+        Err(WriteFault::Silent(extent)) => {
+            core.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed);
+            if let Some(extent) = extent {
+                core.give_up_write(copy, &extent);
+            }
+        }
         Err(WriteFault::Failed) => _ = core.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed),
     }
 }

@@ -119,6 +119,7 @@ fn of_state(error: &StateError) -> Exit {
 fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::InUse { .. } => Exit::Busy,
+        StoreError::Silent { .. } => Exit::Unavailable,
         StoreError::NoParent { .. } => Exit::NotFound,
         StoreError::NotOurs(_) => Exit::Denied,
         StoreError::Io { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Exit::Denied,

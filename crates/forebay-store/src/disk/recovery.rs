@@ -9,15 +9,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay_memory::{Pool, PoolError, SpanMut};
+use forebay_memory::{Pool, SpanMut};
 use futures::stream::{self, StreamExt};
 
 use super::geometry::{CLASSES, PAGE, Slot, extents};
 use super::header::{Header, SlabId};
 use super::space::Frames;
-use crate::Keep;
-use crate::io::DiskIo;
+use crate::io::{DiskIo, is_silent};
 use crate::run::Run;
+use crate::{Keep, StoreError};
 
 /// Frames looked at together. Their scratch memory is one page in one smallest extent each.
 const TOGETHER: usize = 32;
@@ -30,6 +30,9 @@ pub(crate) struct Found {
 }
 
 /// Reads all headers of a slab. Frames that cannot be read count as empty.
+///
+/// # Errors
+/// When there is no memory to read into, or the disk hangs: what is on it is not known then.
 pub(crate) async fn scan(
     io: &dyn DiskIo,
     memory: &Pool,
@@ -37,14 +40,14 @@ pub(crate) async fn scan(
     id: SlabId,
     frames: u32,
     dir: &Path,
-) -> Result<Found, PoolError> {
+) -> Result<Found, StoreError> {
     let start = Instant::now();
     let mut found = Found { frames: Frames::new(frames), runs: Vec::new() };
     let mut scans = stream::iter(0..frames)
         .map(|number| async move {
             let page = memory.alloc(PAGE, deadline).await?;
-            let mut scan = FrameScan { io, id, page: Some(page), memory, deadline };
-            Ok((number, scan.headers(number).await?))
+            let mut scan = FrameScan { io, id, page: Some(page), memory, deadline, dir };
+            Ok::<_, StoreError>((number, scan.headers(number).await?))
         })
         .buffer_unordered(TOGETHER);
     let report_every = (frames / 10).max(10_000);
@@ -87,10 +90,11 @@ struct FrameScan<'a> {
     page: Option<SpanMut>,
     memory: &'a Pool,
     deadline: Duration,
+    dir: &'a Path,
 }
 
 impl FrameScan<'_> {
-    async fn headers(&mut self, frame: u32) -> Result<Vec<Header>, PoolError> {
+    async fn headers(&mut self, frame: u32) -> Result<Vec<Header>, StoreError> {
         let (id, first) = (self.id, Slot { frame, index: 0, class: 0 });
         let Some(page) = self.read(first).await? else { return Ok(Vec::new()) };
         if page.iter().all(|byte| *byte == 0) {
@@ -116,17 +120,26 @@ impl FrameScan<'_> {
     }
 
     /// The page where the header of `slot` would be; `None` when it cannot be read.
-    async fn read(&mut self, slot: Slot) -> Result<Option<&[u8]>, PoolError> {
-        let page = match self.page.take() {
-            Some(page) => page,
-            None => self.memory.alloc(PAGE, self.deadline).await?,
-        };
-        match self.io.read_at(slot.offset(), page).await {
-            Ok(page) => Ok(Some(self.page.insert(page))),
-            Err(error) => {
-                tracing::warn!(?slot, %error, "cannot read a header of a slab, taking it for empty");
-                Ok(None)
+    async fn read(&mut self, slot: Slot) -> Result<Option<&[u8]>, StoreError> {
+        loop {
+            let page = match self.page.take() {
+                Some(page) => page,
+                None => self.memory.alloc(PAGE, self.deadline).await?,
+            };
+            match self.io.read_at(slot.offset(), page).await {
+                Ok(page) => {
+                    self.page = Some(page);
+                    break;
+                }
+                Err(error) if !is_silent(&error) => {
+                    tracing::warn!(?slot, %error, "cannot read a header of a slab, taking it for empty");
+                    return Ok(None);
+                }
+                // It may only be slow, and is asked again. If it hangs it is taken out soon, and this ends.
+                Err(_) if self.io.watch().is_out() => return Err(StoreError::Silent { dir: self.dir.to_owned() }),
+                Err(_) => {}
             }
         }
+        Ok(self.page.as_deref())
     }
 }

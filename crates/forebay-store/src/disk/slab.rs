@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_locks::Mutex;
-use forebay_memory::{Span, SpanMut};
+use forebay_memory::{Pool, Span, SpanMut};
 use forebay_types::{BlockKey, ByteSize, FileId, SectorRange};
 use tokio::sync::Notify;
 
@@ -19,7 +19,7 @@ use super::health::Health;
 use super::lock::DirectoryLock;
 use super::recovery;
 use super::space::{DiskExtent, Frames, Space, Usage};
-use crate::io::{DiskIo, WriteBuffer};
+use crate::io::{DiskIo, WatchStats, WriteBuffer, is_silent};
 use crate::residents::Residents;
 use crate::run::{DiskRun, Run};
 use crate::{DiskOptions, Keep, ServeMode, StoreError, StoreOptions};
@@ -41,7 +41,12 @@ pub(crate) struct Slab {
     space: Arc<Space>,
     health: Mutex<Health>,
     waiting_writes: AtomicUsize,
+    /// What is to be buried once the disk answers again. No more than it has extents.
+    unburied: Mutex<Vec<Arc<DiskExtent>>>,
 }
+
+/// How long a slab directory may take to be opened, its slab made or sized.
+const OPEN_WITHIN: Duration = Duration::from_secs(120);
 
 /// What a slab is made of, when it is open and what is in it is not known yet.
 pub(crate) struct Opened {
@@ -73,6 +78,8 @@ pub(crate) enum ReadFault {
     Io(io::Error),
     /// This sector's bytes are not the ones that were written.
     Corrupt(u32),
+    /// The disk did not answer in time, or not at all.
+    Silent,
 }
 
 /// Why a run was not written.
@@ -82,6 +89,8 @@ pub(crate) enum WriteFault {
     Full,
     /// The kernel said so; it is logged and counted with the disk's health.
     Failed,
+    /// The disk hangs. If the kernel has the write, it goes on into this extent.
+    Silent(Option<Arc<DiskExtent>>),
 }
 
 impl Slab {
@@ -92,11 +101,13 @@ impl Slab {
         options: &StoreOptions,
     ) -> Result<(Self, Vec<(DiskRun, Keep)>), StoreError> {
         let (serve, block_size, dir) = (options.serve, options.block_size, disk.dir.clone());
-        let opened = tokio::task::spawn_blocking(move || file::open(&disk, serve, block_size)).await;
+        let opening = tokio::task::spawn_blocking(move || file::open(&disk, serve, block_size));
+        let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
+        let opened = opened.map_err(|_| StoreError::Silent { dir: dir.clone() })?;
         let opened = opened.map_err(|error| StoreError::io("open the slab in", &dir, io::Error::other(error)))?;
         let SlabFile { files, frames, id, is_new, writes_pass_page_cache, lock } = opened?;
         let file = Some(Arc::clone(&files.read));
-        let io = crate::io::start(options.io, files, &dir)?;
+        let io = crate::io::start(options.io, files, &dir, options.disk_limits(options.disks.len()))?;
         let opened = Opened { dir, id, frames, is_new, io, file, lock: Some(lock) };
         let (mut slab, runs) = Self::recover(number, opened, options).await?;
         slab.can_splice = serve == ServeMode::PageCache || writes_pass_page_cache;
@@ -141,6 +152,7 @@ impl Slab {
             space,
             health: Mutex::default(),
             waiting_writes: AtomicUsize::new(0),
+            unburied: Mutex::default(),
         };
         Ok((slab, runs))
     }
@@ -168,6 +180,7 @@ impl Slab {
             space: Space::new(Frames::new(frames), Some(lock)),
             health: Mutex::default(),
             waiting_writes: AtomicUsize::new(0),
+            unburied: Mutex::default(),
         })
     }
 
@@ -184,7 +197,7 @@ impl Slab {
     }
 
     pub(crate) fn takes_writes(&self, now: Instant) -> bool {
-        self.health.lock().takes_writes(now)
+        !self.is_out() && self.health.lock().takes_writes(now)
     }
 
     pub(crate) fn is_degraded(&self) -> bool {
@@ -207,7 +220,17 @@ impl Slab {
         let within = sectors.byte_offset() - run.start();
         let offset = copy.extent.slot().sectors_offset() + u64::from(within);
         let length = sectors.byte_len(run.end()) as usize;
-        let read = self.io.read_at(offset, into).await.map_err(ReadFault::Io)?;
+        let read = match self.io.read_at(offset, into).await {
+            Ok(read) => read,
+            Err(error) if is_silent(&error) => {
+                // Before the next one who waits for this run goes on. What a disk has that is out is kept.
+                if !self.is_out() {
+                    copy.given_up.store(true, Ordering::Release);
+                }
+                return Err(ReadFault::Silent);
+            }
+            Err(error) => return Err(ReadFault::Io(error)),
+        };
         let bytes = read.freeze().slice(0..length);
         run.check(sectors.start, &bytes).map_err(ReadFault::Corrupt)?;
         copy.set_checked(sectors);
@@ -224,6 +247,9 @@ impl Slab {
         deadline: Duration,
         need_room: &Notify,
     ) -> Result<DiskRun, WriteFault> {
+        if self.is_out() {
+            return Err(WriteFault::Silent(None));
+        }
         let class = class_of(run.sectors.len());
         let extent = match self.space.take(self.number, class) {
             Some(extent) => extent,
@@ -238,6 +264,9 @@ impl Slab {
         let header = header::encode(self.id, extent.slot(), extent.generation(), Some((&run, keep)));
         let buffer = WriteBuffer::run(header, bytes, Some(Arc::clone(&extent)));
         let result = self.io.write_at(extent.slot().offset(), buffer).await;
+        if result.as_ref().is_err_and(is_silent) {
+            return Err(WriteFault::Silent(Some(extent)));
+        }
         self.note_write(&result);
         result.map_err(|_| WriteFault::Failed)?;
         self.counters.runs_written.fetch_add(1, Ordering::Relaxed);
@@ -245,12 +274,60 @@ impl Slab {
         Ok(DiskRun::new(run, extent))
     }
 
-    /// Writes a header that says that the extent holds nothing, so that it is not found again after a restart.
+    /// Writes a header that says that the extent holds nothing, so that it is not found again after a restart. That of a disk
+    /// that hangs is written when it answers again ([`Slab::take_unburied`]).
     pub(crate) async fn bury(&self, extent: Arc<DiskExtent>) {
         let (slot, generation) = (extent.slot(), extent.generation());
         let page = header::encode(self.id, slot, generation, None);
-        let result = self.io.write_at(slot.offset(), WriteBuffer::page(page, Some(extent))).await;
+        let result = self.io.write_at(slot.offset(), WriteBuffer::page(page, Some(Arc::clone(&extent)))).await;
+        if result.as_ref().is_err_and(is_silent) {
+            self.unburied.lock().push(extent);
+            return;
+        }
         self.note_write(&result);
+    }
+
+    /// What is still to be buried.
+    pub(crate) fn take_unburied(&self) -> Vec<Arc<DiskExtent>> {
+        std::mem::take(&mut *self.unburied.lock())
+    }
+
+    /// How many extents say on disk that they hold what was removed, because the disk hangs.
+    pub(crate) fn unburied(&self) -> usize {
+        self.unburied.lock().len()
+    }
+
+    /// Whether it hangs: what is on it counts as not held, and nothing is written to it.
+    pub(crate) fn is_out(&self) -> bool {
+        self.io.watch().is_out()
+    }
+
+    /// Whether and how it answers.
+    pub(crate) fn watched(&self) -> WatchStats {
+        self.io.watch().stats()
+    }
+
+    /// How long a reader waits for it; zero: for ever.
+    pub(crate) fn read_timeout(&self) -> Duration {
+        self.io.watch().limits().read_timeout
+    }
+
+    /// Finds out how it is by now: whether it hangs, or, if it did, whether it answers again.
+    pub(crate) async fn attend(&self, memory: &Pool) {
+        let watch = self.io.watch();
+        watch.look();
+        if !watch.begin_probe() {
+            return;
+        }
+        // Without memory it has no chance to answer, and another one later.
+        let Some(page) = memory.try_alloc(PAGE) else { return watch.probed(false) };
+        let probed = tokio::time::timeout(self.read_timeout(), self.io.probe(page)).await;
+        watch.probed(probed.is_ok_and(|read| !read.is_err_and(|error| is_silent(&error))))
+    }
+
+    /// Notes that a write that is not waited for any more may leave a run of this block in its extent.
+    pub(crate) fn leave_unwritten(&self, extent: &Arc<DiskExtent>, block: BlockKey) {
+        self.space.left(extent, block);
     }
 
     /// Notes that a run that is let go without being buried is still on disk.

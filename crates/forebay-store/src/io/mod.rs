@@ -31,8 +31,9 @@ pub(crate) fn start(
     dir: &Path,
     limits: Limits,
 ) -> Result<Arc<dyn DiskIo>, StoreError> {
-    let threads =
-        |files| threads::start(files, dir, limits).map_err(|error| StoreError::io("start the I/O threads of", dir, error));
+    let threads = |files| {
+        threads::start(files, dir, limits).map_err(|error| StoreError::io("start the I/O threads of", dir, error))
+    };
     match backend {
         IoBackend::Threads => Ok(Arc::new(threads(files)?)),
         IoBackend::Uring => match uring::start(files, dir, limits) {

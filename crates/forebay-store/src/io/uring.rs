@@ -169,9 +169,7 @@ impl Driver {
                 let file = if *is_probe { &self.files.write } else { &self.files.read };
                 let rest = &mut into[done..];
                 // At most 4 MiB.
-                opcode::Read::new(Fd(file.as_raw_fd()), rest.as_mut_ptr(), rest.len() as u32)
-                    .offset(offset)
-                    .build()
+                opcode::Read::new(Fd(file.as_raw_fd()), rest.as_mut_ptr(), rest.len() as u32).offset(offset).build()
             }
             Kind::Write { from, .. } => {
                 let mut skip = done;

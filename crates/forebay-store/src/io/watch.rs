@@ -126,8 +126,8 @@ impl Watch {
         self.is_out() && self.liveness.lock().begin_probe(now())
     }
 
-    /// What came of a probe; whether the disk is back by it.
-    pub(crate) fn probed(&self, has_answered: bool) -> bool {
+    /// What came of a probe.
+    pub(crate) fn probed(&self, has_answered: bool) {
         self.note(|liveness| liveness.probed(has_answered, now()))
     }
 
@@ -143,10 +143,9 @@ impl Watch {
         }
     }
 
-    /// Whether the disk is back by what happened.
-    fn note(&self, happened: impl FnOnce(&mut Liveness) -> Option<Change>) -> bool {
+    fn note(&self, happened: impl FnOnce(&mut Liveness) -> Option<Change>) {
         let mut liveness = self.liveness.lock();
-        let Some(change) = happened(&mut liveness) else { return false };
+        let Some(change) = happened(&mut liveness) else { return };
         // Under the lock, so that changes are told in their order.
         self.is_out.send_replace(liveness.is_out());
         let under_way = liveness.under_way();
@@ -163,12 +162,10 @@ impl Watch {
                     Cause::Overdue(Direction::Write, taken) => format!("a write takes {taken:?}"),
                 };
                 tracing::warn!(%dir, cause, under_way, "disk hangs and is taken out: what it has is read elsewhere");
-                false
             }
             Change::Returned(out_for) => {
                 self.counters.returned.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%dir, ?out_for, "disk answers again and is used again");
-                true
             }
         }
     }
