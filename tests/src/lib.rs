@@ -14,6 +14,7 @@
 //! * [`ruled_out_by_mode`]: the mode of `security.mode` that processes run in, as `FOREBAY_TEST_SECURITY` says;
 //! * [`installed`], [`script`]: programs of others;
 //! * [`Opened`]: a file, a directory and a mapping that stay open while a mount goes to another process;
+//! * [`Tmpfs`], [`HangingDisk`]: disks that are small, fail, or hang;
 //! * [`terminal`]: what a program takes for one; [`browser()`], [`page`]: what a browser shows;
 //! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
 //! * [`eventually`]: waiting for a condition, with a deadline. Nothing here sleeps to wait for something.
@@ -32,6 +33,7 @@ mod coordinator;
 mod disks;
 mod fio;
 mod fleet;
+mod hanging_disk;
 pub mod mapping;
 mod mount;
 mod network;
@@ -63,6 +65,7 @@ pub use coordinator::Coordinator;
 pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
 pub use fleet::Fleet;
+pub use hanging_disk::HangingDisk;
 pub use mount::{Mount, is_mounted};
 pub use network::{Host, Network, Relay, TcpSocket, Traffic};
 pub use opened::Opened;

@@ -144,6 +144,9 @@ keys! {
         worker_disk_serve "worker.disk.serve": ServeMode = ServeMode::Dio;
         /// How Forebay reads and writes disks. `auto` uses io_uring where it is permitted.
         worker_disk_io "worker.disk.io": IoBackend = IoBackend::Auto;
+        /// Longest time that a read waits for a disk. After that, the block comes from other workers or the origin. A disk
+        /// that hangs is not used until it answers again. 0: no limit.
+        worker_disk_read_timeout "worker.disk.read_timeout": Duration = secs(2), in Duration::ZERO..=HOUR;
         /// Eviction starts when this percentage of a tier is full.
         worker_eviction_high_watermark "worker.eviction.high_watermark": u32 = 95, in 1..=100;
         /// Eviction stops when this percentage of a tier is full.

@@ -105,6 +105,17 @@ fn reads_that_fail_as_no_rdma_is_up_and_tcp_is_not_allowed_are_a_failure_and_not
 }
 
 #[test]
+fn a_disk_that_hangs_is_told_of_by_its_directory() {
+    let mut facts = roce();
+    facts.mounts.push(MountProbe { path: "/mnt".into(), ..MountProbe::default() });
+    assert!(!is_there(&facts, &config(&[]), "system disk"));
+    facts.mounts[0].disks_out = vec!["/nvme0/forebay".to_owned()];
+    let check = find(&facts, &config(&[]), "system disk");
+    assert!(check.verdict == Warn && check.what.contains("/nvme0/forebay"), "{check:?}");
+    assert!(check.remedy.unwrap().contains("worker.disks"));
+}
+
+#[test]
 fn interfaces_that_tcp_is_bound_to_must_be_up_with_an_address() {
     let mut facts = roce();
     facts.interfaces.push(Interface { name: "eth9".into(), state: Some("up".into()), ..Interface::default() });

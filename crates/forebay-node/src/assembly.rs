@@ -63,6 +63,7 @@ pub async fn worker_store(
         block_size: block_size(config),
         io: config.worker_disk_io,
         serve: config.worker_disk_serve,
+        disk_read_timeout: config.worker_disk_read_timeout,
         prewarm,
         verify_reads: config.worker_memory_verify_reads,
         verify_interval: config.worker_memory_verify_interval,

@@ -428,6 +428,18 @@ fn of_store(store: &Store, families: &mut Families) {
         families
             .gauge("forebay_store_disk_degraded", "Whether writes to a disk are stopped because it failed: 1 or 0")
             .add(dir, disk.degraded);
+        families
+            .gauge("forebay_store_disk_out", "Whether a disk is not used because it hangs: 1 or 0")
+            .add(dir, disk.out);
+        families
+            .counter("forebay_store_disk_read_timeouts_total", "Disk reads that were not answered in time")
+            .add(dir, disk.read_timeouts);
+        families
+            .counter("forebay_store_disk_taken_out_total", "Times that a disk was taken out because it hung")
+            .add(dir, disk.taken_out);
+        families
+            .counter("forebay_store_disk_returned_total", "Times that a disk that hung was used again")
+            .add(dir, disk.returned);
     }
 }
 

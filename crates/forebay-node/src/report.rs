@@ -464,6 +464,11 @@ pub struct Disk {
     pub read_errors: u64,
     pub write_errors: u64,
     pub degraded: bool,
+    /// It hangs, and is not used.
+    pub out: bool,
+    pub read_timeouts: u64,
+    pub taken_out: u64,
+    pub returned: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -24,8 +24,7 @@ pub(crate) struct Rig {
 pub(crate) fn rig(disks: usize, change: impl FnOnce(&mut StoreOptions)) -> Rig {
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(32))).unwrap();
     let in_memory = StoreOptions::in_memory(pool);
-    let mut options =
-        StoreOptions { disk_queue: ByteSize::mib(32), disk_read_timeout: Duration::ZERO, ..in_memory };
+    let mut options = StoreOptions { disk_queue: ByteSize::mib(32), disk_read_timeout: Duration::ZERO, ..in_memory };
     change(&mut options);
     let limits = options.disk_limits(disks);
     let dirs: Vec<_> = (0..disks).map(|_| tempfile::tempdir().unwrap()).collect();

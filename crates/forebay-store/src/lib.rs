@@ -37,10 +37,10 @@ mod error;
 mod evict;
 #[cfg(test)]
 mod faults;
-#[cfg(all(test, not(shuttle)))]
-mod hanging;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+#[cfg(all(test, not(shuttle)))]
+mod hanging;
 mod held;
 mod index;
 mod io;

@@ -10,7 +10,7 @@ use crate::StoreError;
 use crate::io::Limits;
 
 /// Bytes that are read from one disk at a time at most: what the fastest one delivers in some 10 ms.
-const MOST_READ: u64 = 64 << 20;
+const MAX_READ: u64 = 64 << 20;
 
 /// One slab directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,10 +110,10 @@ impl StoreOptions {
     }
 
     /// What each of so many disks may have. Together their reads leave half of the memory to others, should all of them
-    /// hang; and more than [`MOST_READ`] at a time makes no disk faster.
+    /// hang; and more than [`MAX_READ`] at a time makes no disk faster.
     pub(crate) fn disk_limits(&self, disks: usize) -> Limits {
         let share = self.memory.capacity().as_u64() / 2 / (disks.max(1) as u64);
-        Limits { read_timeout: self.disk_read_timeout, read_bytes: share.min(MOST_READ) }
+        Limits { read_timeout: self.disk_read_timeout, read_bytes: share.min(MAX_READ) }
     }
 
     pub(crate) fn check(&self) -> Result<(), StoreError> {

@@ -30,6 +30,13 @@ fn of_mount(mount: &MountProbe) -> Vec<Check> {
              only, network.rdma.data.buffer_pool.initial_size; or lower client.prefetch.max_part_number",
         )
     });
+    if !mount.disks_out.is_empty() {
+        let what = format!("{} hangs: what is cached there is read from elsewhere", listed(&mount.disks_out));
+        checks.push(check(Section::System, "disk", Verdict::Warn, what).remedy(
+            "dmesg tells what the kernel waits for; the disk is used again when it answers; to do without it, take it out of \
+             worker.disks and restart",
+        ));
+    }
     if !mount.unreachable.is_empty() {
         let what = format!(
             "reads from {} fail: no path over RDMA is up, and network.rdma.data.fallback = \"never\" allows no TCP",

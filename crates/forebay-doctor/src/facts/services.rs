@@ -68,6 +68,9 @@ pub struct MountProbe {
     /// Workers on this machine whose memory it sees, or should.
     #[serde(default)]
     pub windows: Vec<WindowProbe>,
+    /// Disks of its process that hang, and are not used.
+    #[serde(default)]
+    pub disks_out: Vec<String>,
 }
 
 /// A worker on the machine of a mount.

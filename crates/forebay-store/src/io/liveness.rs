@@ -22,7 +22,7 @@ const WRITE_OVERDUE: u32 = 5;
 /// Probes in a row that bring a disk back.
 const ANSWERS: u32 = 3;
 /// The same of one that hangs again and again.
-const MOST_ANSWERS: u32 = 48;
+const MAX_ANSWERS: u32 = 48;
 /// From one probe to the next.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// One that hangs again within this time of its return has relapsed.
@@ -148,7 +148,7 @@ impl Liveness {
 
     fn take_out(&mut self, cause: Cause, now: Instant) -> Change {
         let has_relapsed = self.returned_at.is_some_and(|at| now.saturating_duration_since(at) < RELAPSE_WITHIN);
-        self.wanted = if has_relapsed { (self.wanted * 2).min(MOST_ANSWERS) } else { ANSWERS };
+        self.wanted = if has_relapsed { (self.wanted * 2).min(MAX_ANSWERS) } else { ANSWERS };
         self.out = Some(Out { since: now, answers: 0, next_probe: now + PROBE_EVERY, is_probing: false });
         Change::TakenOut(cause)
     }

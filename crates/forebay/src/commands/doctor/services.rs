@@ -140,6 +140,8 @@ async fn mount(state: state::RunState) -> MountProbe {
             let read = |worker: &&WorkerPaths| worker.data.iter().any(|path| path.up);
             let is_down = |worker: &&WorkerPaths| worker.data.iter().any(|path| path.rdma && !path.up);
             let down = rdma.workers.iter().filter(is_down).filter(read);
+            let disks = report.store.unwrap_or_default().disks;
+            let disks_out = disks.iter().filter(|disk| disk.out).map(|disk| disk.dir.display().to_string());
             let unreachable = rdma.workers.iter().filter(|worker| !worker.data.is_empty() && !read(worker));
             MountProbe {
                 buffer_waits: buffers.waits,
@@ -149,6 +151,7 @@ async fn mount(state: state::RunState) -> MountProbe {
                 unreachable: unreachable.map(with_cause).collect(),
                 io: report.fuse.and_then(|fuse| fuse.io).map(|io| io.to_string()),
                 windows: windows(&report.window.unwrap_or_default()).await,
+                disks_out: disks_out.collect(),
                 ..probe
             }
         }
