@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_e2e::reading::read_while;
+use forebay_e2e::reading::{read_while, verify_direct};
 use forebay_e2e::{Bucket, HangingDisk, Setup, Tree, Worker, eventually, is_root, skipped};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -54,10 +54,10 @@ fn readers_go_on_while_a_disk_hangs_and_it_is_read_again_when_it_answers() {
         let tree = Tree::of_equal_files(1, SIZE);
         tree.put_into(&bucket, "");
         let mut worker = worker(&bucket, &disk, &[io]);
-        let filling = mount(&worker);
+        let (filling, file) = (mount(&worker), tree.file("file00"));
         // What memory had no room for on its way to the disk is fetched once more.
         eventually("most of the file is on disk", SOON, || {
-            tree.verify(&filling.root());
+            verify_direct(&filling.path(&file.path), file.data, file.size);
             disk_counter(&worker, "run_bytes") > SIZE / 4 * 3
         });
         drop(filling);
@@ -65,13 +65,13 @@ fn readers_go_on_while_a_disk_hangs_and_it_is_read_again_when_it_answers() {
         worker.start_again();
 
         let mount = mount(&worker);
-        let longest = read_while(&mount.root(), tree.file("file00"), READERS, |progress| {
+        let longest = read_while(&mount.root(), file, READERS, |progress| {
             progress.reads_on(200);
             assert!(disk_counter(&worker, "bytes_read") > 0);
             disk.hang();
             eventually("the disk is taken out", SOON, || is_out(&worker));
             let gets = bucket.gets();
-            progress.reads_on(1000);
+            progress.reads_on(500);
             eventually("what the disk has is read from the origin", SOON, || bucket.gets() > gets);
             disk.release();
             eventually("the disk is back", SOON, || !is_out(&worker));
