@@ -326,10 +326,12 @@ impl Core {
             return;
         }
         slab.residents.remove(copy);
-        self.index.change(&block, |runs| {
-            if take_out(&mut runs.disk, copy) && !matches!(fault, ReadFault::Corrupt(_)) {
+        let was_held = self.index.change(&block, |runs| {
+            let was_held = take_out(&mut runs.disk, copy);
+            if was_held && !matches!(fault, ReadFault::Corrupt(_)) {
                 slab.leave(copy);
             }
+            was_held
         });
         match fault {
             ReadFault::Corrupt(sector) => {
@@ -341,8 +343,11 @@ impl Core {
                 slab.counters.read_errors.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(%block, %dir, %error, "cannot read from disk, the run is dropped");
             }
-            // Counted where it was waited for.
-            ReadFault::Silent => tracing::warn!(%block, %dir, "disk does not answer, a run is dropped"),
+            // Counted where it was waited for; and told once, however many wait for it.
+            ReadFault::Silent if was_held => {
+                tracing::warn!(%block, %dir, "disk does not answer in time, the run is dropped");
+            }
+            ReadFault::Silent => {}
         }
     }
 

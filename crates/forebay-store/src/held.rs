@@ -47,7 +47,7 @@ pub(crate) fn held(core: &Core, last: Option<&BlockKey>, most: usize) -> Vec<Hel
     let mut last = last.copied();
     loop {
         let keys = core.index.after(last.as_ref(), most);
-        let of = |key| core.index.look(key, |runs| HeldBlock { key: *key, runs: held_of(core, runs) });
+        let of = |key: &BlockKey| core.index.look(key, |runs| HeldBlock { key: *key, runs: held_of(core, runs) });
         let blocks = keys.iter().filter_map(of);
         let blocks: Vec<_> = blocks.filter(|block| !block.runs.is_empty()).collect();
         // When all of them have gone meanwhile, those after them have not been looked at.

@@ -108,8 +108,13 @@ impl Slab {
         let SlabFile { files, frames, id, is_new, writes_pass_page_cache, lock } = opened?;
         let file = Some(Arc::clone(&files.read));
         let io = crate::io::start(options.io, files, &dir, options.disk_limits(options.disks.len()))?;
-        let opened = Opened { dir, id, frames, is_new, io, file, lock: Some(lock) };
-        let (mut slab, runs) = Self::recover(number, opened, options).await?;
+        let opened = Opened { dir, id, frames, is_new, io: Arc::clone(&io), file, lock: Some(lock) };
+        let recovered = Self::recover(number, opened, options).await;
+        if recovered.is_err() {
+            // It waits for what the kernel has of a disk that hangs, and nobody is to wait for that.
+            drop(tokio::task::spawn_blocking(move || drop(io)));
+        }
+        let (mut slab, runs) = recovered?;
         slab.can_splice = serve == ServeMode::PageCache || writes_pass_page_cache;
         slab.serve = if writes_pass_page_cache { serve } else { ServeMode::PageCache };
         if serve == ServeMode::Splice && !slab.can_splice {

@@ -10,7 +10,7 @@
 //! for later, and a probe that hangs too holds a single page. Three answers in time, one after the other, bring the disk
 //! back. One that hangs again soon has to answer twice as often, up to 48 times.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Reads in a row that are given up before the disk is taken out.
@@ -73,7 +73,8 @@ struct Out {
 pub(crate) struct Liveness {
     /// How long a reader waits; zero: for ever, and the disk is never taken out.
     read_timeout: Duration,
-    under_way: HashMap<u64, Begun>,
+    /// By their numbers, and so the oldest first.
+    under_way: BTreeMap<u64, Begun>,
     last_number: u64,
     given_up_in_a_row: u32,
     out: Option<Out>,
@@ -86,7 +87,7 @@ impl Liveness {
     pub(crate) fn new(read_timeout: Duration) -> Self {
         Self {
             read_timeout,
-            under_way: HashMap::new(),
+            under_way: BTreeMap::new(),
             last_number: 0,
             given_up_in_a_row: 0,
             out: None,

@@ -17,8 +17,9 @@ use super::write_buffer::WriteBuffer;
 
 /// Reads and writes one slab file.
 ///
-/// An operation that has begun goes on when its future is dropped; its memory, and what its [`WriteBuffer`] holds,
-/// are let go when it has ended. It goes on as well when its caller is told that the disk is silent. Offsets, lengths and addresses are multiples of 4 KiB, as `O_DIRECT` wants them.
+/// An operation that has begun goes on when its future is dropped, or its caller is told that the disk is silent; its
+/// memory, and what its [`WriteBuffer`] holds, are let go when it has ended. Offsets, lengths and addresses are multiples
+/// of 4 KiB, as `O_DIRECT` wants them.
 pub(crate) trait DiskIo: Send + Sync + 'static {
     /// Fills `into` from `offset`. Its end beyond the end of the file is an error, of kind `UnexpectedEof`.
     fn read_at(&self, offset: u64, into: SpanMut) -> BoxFuture<'static, io::Result<SpanMut>>;

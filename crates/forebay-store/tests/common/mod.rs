@@ -58,7 +58,9 @@ pub(crate) fn sectors(start: u32, end: u32) -> SectorRange {
 }
 
 pub(crate) fn in_memory(mib: u64) -> StoreOptions {
-    StoreOptions { alloc_deadline: Duration::from_secs(10), ..StoreOptions::in_memory(pool(mib)) }
+    // A busy machine may make any disk wait.
+    let (alloc_deadline, disk_read_timeout) = (Duration::from_secs(10), Duration::ZERO);
+    StoreOptions { alloc_deadline, disk_read_timeout, ..StoreOptions::in_memory(pool(mib)) }
 }
 
 /// A store with one disk, whose queue takes a whole pool so that nothing is skipped.
