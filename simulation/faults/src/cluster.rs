@@ -160,6 +160,8 @@ async fn work(site: WorkerSite, settings: Settings) {
         block_size: settings.block_size,
         verify_reads: settings.verify_reads,
         verify_interval: Duration::from_secs(600),
+        // A slow disk is waited for: what is fetched again though it was not evicted would count as a fault.
+        disk_read_timeout: Duration::ZERO,
         ..StoreOptions::in_memory(memory(settings.worker_memory))
     };
     let store = match Store::open_on(options, slabs.into_iter().collect()).await {
