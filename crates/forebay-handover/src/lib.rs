@@ -46,7 +46,7 @@ pub use identity::{Difference, Identity};
 pub use journal::{Record, recover, replay};
 pub use keeper::{KeeperProcess, Visitors};
 pub use kept::{KeeperLink, Keeps, Kept, Taken};
-pub use launching::launch;
+pub use launching::{Launched, launch};
 pub use memory::{Journal, Unreadable, read_kept, spend, was_left};
 pub use message::{Order, Refusal};
 pub use peer::{Peer, peer_of};
