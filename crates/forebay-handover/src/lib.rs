@@ -54,6 +54,6 @@ pub use restart::Restart;
 pub use sealed::{read_sealed, sealed};
 pub use state::{
     Agreed, DirectoryHandle, FileHandle, HandleNumbers, Handles, HeldInode, Named, Names, Nonsense, Open, ReadSoFar,
-    Reads, State, Suspect, VirtualHandle,
+    Reads, State, Suspect, VirtualHandle, Written,
 };
 pub use taking::{LETS_GO_WITHIN, NotTaken};

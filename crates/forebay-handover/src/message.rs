@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoding::{FORMAT, readable};
 use crate::identity::{Difference, Identity};
+use crate::state::Written;
 
 /// The number of the protocol.
 pub(crate) const PROTOCOL: u16 = 2;
@@ -83,6 +84,8 @@ pub(crate) enum Say {
     Released,
     /// It has waited for long enough, hears no more after this, and serves again. Who has not said before that it serves may not.
     TakenBack,
+    /// Before [`Say::Given`]: a file that is open for writing. A descriptor of its bytes comes with this message.
+    Written(Written),
 }
 
 /// Why a mount is not given away.

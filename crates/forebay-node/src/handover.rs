@@ -237,7 +237,7 @@ impl GivingSide for Side {
     fn writers(&mut self) -> Vec<String> {
         // Nobody is waited for when this process ends: to drain is refused then.
         let mount = self.mount.as_ref().filter(|_| !self.stop.is_cancelled());
-        mount.map(HandOver::writers).unwrap_or_default()
+        mount.map(HandOver::held_back).unwrap_or_default()
     }
 
     fn drain(&mut self, within: Duration) -> Result<(), Refusal> {
