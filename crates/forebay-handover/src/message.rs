@@ -104,8 +104,8 @@ pub enum Refusal {
     /// Options differ that a hand-over cannot change.
     #[error("options differ that a mount keeps for as long as it is there: {}", list(.0))]
     Options(Vec<Difference>),
-    /// Files are open for writing.
-    #[error("files are open for writing: {}", .0.join(", "))]
+    /// Files are open for writing that cannot go on in another process as they are.
+    #[error("files are open for writing that were removed, or are being uploaded: {}", .0.join(", "))]
     Writers(Vec<String>),
     /// Requests are not answered in time.
     #[error("{0} requests of programs got no answer in time")]
@@ -131,7 +131,7 @@ impl Refusal {
         match self {
             Self::Format { .. } => "use the version that runs, or a newer one; or unmount and mount again",
             Self::Options(_) => "set them as they are, or unmount and mount again",
-            Self::Writers(_) => "close them, or allow more time with `--timeout`",
+            Self::Writers(_) => "close those that were removed, or allow more time with `--timeout`",
             Self::Unanswered(_) => "try again when reads work: `forebay stats` shows whether workers are reached",
             Self::Uring => "unmount and mount again; with `fuse.io=device` the next replacement works",
             Self::Detached => "mount again",

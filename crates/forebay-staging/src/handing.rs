@@ -97,7 +97,7 @@ impl Handing {
     /// The other process works with it: nothing of it is this one's any more.
     pub fn given(self) {
         let mut state = self.inner.state.lock();
-        state.is_lent = true;
+        (state.is_lent, state.dirty) = (true, false);
         state.left = Some(Failure::new(FailureKind::Unavailable, "another process goes on with it"));
     }
 }
