@@ -114,7 +114,7 @@ open_files() {
 told_by_reader() { kube "$pods/open-files/log?tailLines=1"; }
 has_read_more_than() { [[ $(told_by_reader | cut -d' ' -f1) -gt $1 ]]; }
 
-# A pod that has a file open for writing, and writes a line to it twice a second, until it is told to end.
+# A pod with a volume of its own that has a file open for writing, and writes a line to it twice a second, until it is told to end.
 writes_until_told() {
     # shellcheck disable=SC2016
     local script='exec 3>/data/written; trap "exec 3>&-; exit" TERM; line=0
@@ -124,7 +124,8 @@ writes_until_told() {
             restartPolicy: "Never", terminationGracePeriodSeconds: 60, automountServiceAccountToken: false,
             containers: [{name: "main", image: $image, imagePullPolicy: "Never", command: ["sh", "-c", $script],
                 volumeMounts: [{name: "data", mountPath: "/data"}]}],
-            volumes: [{name: "data", persistentVolumeClaim: {claimName: "imagenet"}}]}}' |
+            volumes: [{name: "data", csi: {driver: "csi.forebay.io", volumeAttributes: {source: "s3://team-a/models"},
+                nodePublishSecretRef: {name: "team-a-keys"}}}]}}' |
         kube_apply "$pods/writer" >/dev/null
     eventually 120 "the pod writes" has_written_more_than 2
 }
@@ -190,9 +191,9 @@ keeps_files_open() {
     kube "$pods/writer" --request DELETE >/dev/null
     # What it wrote is in the bucket when it has closed the file.
     has_line() { [[ -e $1 && $(tail -n 1 "$1") -gt $2 ]]; }
-    eventually 120 "what was written is in the bucket" has_line "$work/bucket/imagenet/written" "$lines"
-    lines=$(wc -l <"$work/bucket/imagenet/written")
-    seq "$lines" | diff - "$work/bucket/imagenet/written"
+    eventually 120 "what was written is in the bucket" has_line "$work/bucket/team-a/models/written" "$lines"
+    lines=$(wc -l <"$work/bucket/team-a/models/written")
+    seq "$lines" | diff - "$work/bucket/team-a/models/written"
     ok "and a file that was open for writing all the while has its $lines lines in the bucket"
     local name
     for name in open-files trainer reader-of-team-a; do kube "$pods/$name" --request DELETE >/dev/null; done
