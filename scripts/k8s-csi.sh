@@ -143,7 +143,7 @@ reads_on() {
     fi
 }
 
-daemon_of() { pgrep --full "forebay up --background-child .*s3://bucket/$1 "; }
+daemon_of() { pgrep --full "forebay up .*--background-child .*s3://bucket/$1 "; }
 driver() { pgrep --full 'forebay csi --node-name'; }
 is_another() { [[ -n $("$1") && $("$1") != "$2" ]]; }
 # Of an upgrade: for a while there are both.
@@ -198,7 +198,7 @@ keeps_files_open() {
     local name
     for name in open-files trainer reader-of-team-a; do kube "$pods/$name" --request DELETE >/dev/null; done
     nothing_is_left() {
-        ! pgrep --full 'forebay (up --background-child|keeper --socket)' && ! grep " $rig/kubelet/.* fuse.forebay " /proc/self/mounts
+        ! pgrep --full 'forebay (up .*--background-child|keeper --socket)' && ! grep " $rig/kubelet/.* fuse.forebay " /proc/self/mounts
     }
     eventually 120 "volumes, daemons and keepers of the pods are gone" nothing_is_left
     ok "and nothing is left of volumes when their pods are gone"

@@ -71,8 +71,8 @@ pub enum MountError {
     #[error(transparent)]
     Staging(#[from] StagingError),
     /// What another process had open for writing cannot go on here.
-    #[error("{0}")]
-    Written(#[source] Failure),
+    #[error(transparent)]
+    Written(Failure),
     /// The place for materialised files cannot be used.
     #[error(transparent)]
     Local(#[from] LocalError),

@@ -362,11 +362,7 @@ impl Successor {
         {
             warn!(%error, "the mount ends if this process is killed");
         }
-        let begins = || {
-            begins()?;
-            drafts.iter().for_each(|draft| draft.own());
-            Ok(())
-        };
+        let begins = || begins().inspect(|()| drafts.iter().for_each(|draft| draft.own()));
         let mount = going_on.serve(session, begins)?;
         info!(mountpoint = %mount.mountpoint.display(), written = drafts.len(), "taken over from another process");
         Ok(mount)
