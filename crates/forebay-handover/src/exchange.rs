@@ -259,9 +259,27 @@ pub fn take(
     patience: Duration,
     tell: &mut dyn FnMut(&[String]),
 ) -> Result<Held, NotTaken> {
+    take_if(socket, identity, order, patience, tell, &|_| Ok(()))
+}
+
+/// Says why files that are open for writing cannot go on in this process, if they cannot.
+pub type Accepts<'a> = &'a dyn Fn(&[(Written, OwnedFd)]) -> Result<(), String>;
+
+/// The same, unless `accepts` says why not: it is asked while the old process can still go on.
+///
+/// # Errors
+/// As of [`take`].
+pub fn take_if<'a>(
+    socket: UnixStream,
+    identity: Identity,
+    order: Order,
+    patience: Duration,
+    tell: &'a mut dyn FnMut(&[String]),
+    accepts: Accepts<'a>,
+) -> Result<Held, NotTaken> {
     let wire = Wire::of_hand_over(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
     let (taker, first) = Taker::new(identity, order, patience, Instant::now());
-    Taking { descriptors: Vec::new(), written: Vec::new(), state: None, taker, tell, wire }.run(first)
+    Taking { descriptors: Vec::new(), written: Vec::new(), state: None, taker, tell, accepts, wire }.run(first)
 }
 
 /// It goes in this order: the connection to the kernel before that to the old process.
@@ -273,6 +291,7 @@ struct Taking<'a> {
     state: Option<State>,
     taker: Taker,
     tell: &'a mut dyn FnMut(&[String]),
+    accepts: Accepts<'a>,
     wire: Wire,
 }
 
@@ -331,6 +350,7 @@ impl Taking<'_> {
         let state = decode(&bytes).map_err(|malformed| malformed.to_string())?;
         let written = self.written.iter().map(|(file, _)| file);
         state.check_written(written).map_err(|nonsense| nonsense.to_string())?;
+        (self.accepts)(&self.written)?;
         Ok(state)
     }
 
@@ -420,7 +440,8 @@ impl Holding {
         if !taker.waits_for_release() {
             return Ok(());
         }
-        Taking { descriptors: Vec::new(), written: Vec::new(), state: None, taker, tell: &mut |_| {}, wire }.released()
+        let (tell, accepts): (&mut dyn FnMut(&[String]), Accepts<'_>) = (&mut |_| {}, &|_| Ok(()));
+        Taking { descriptors: Vec::new(), written: Vec::new(), state: None, taker, tell, accepts, wire }.released()
     }
 }
 

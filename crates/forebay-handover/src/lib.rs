@@ -40,7 +40,7 @@ mod tests;
 mod wire;
 
 pub use encoding::{FORMAT, Malformed, OLDEST_FORMAT, decode, encode};
-pub use exchange::{Given, GivingSide, Held, Holding, give, take};
+pub use exchange::{Accepts, Given, GivingSide, Held, Holding, give, take, take_if};
 pub use giving::Outcome;
 pub use identity::{Difference, Identity};
 pub use journal::{Record, recover, replay};

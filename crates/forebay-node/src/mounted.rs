@@ -281,7 +281,10 @@ fn materialise_requests(place: &Place, offer: &Offer, loaded: &Loaded, mount: &M
 }
 
 /// Where what is written waits for the origin, if anything is.
-fn staging(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+///
+/// # Errors
+/// When no directory for it can be made.
+pub(crate) fn staging(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     match config.write_mode {
         WriteMode::Through => staged::directory(config).map(Some),
         WriteMode::None => Ok(None),

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::MAX_PART;
 use crate::content::Content;
 use crate::draft::Draft;
+use crate::journal::Journal;
 use crate::left::restore;
 use crate::parts::Parts;
 use crate::record::{Record, from_hex, to_hex};
@@ -137,8 +139,7 @@ pub fn adopt(staging: &Staging, passed: &[u8], bytes: OwnedFd) -> Result<Arc<Dra
     let passed: Passed = serde_json::from_slice(passed).map_err(|error| unusable(error.to_string()))?;
     let file = File::from(bytes);
     if !shared.journal.is_of(&passed.id, &file) {
-        let dir = shared.journal.dir().display();
-        return Err(unusable(format!("its bytes are not in {dir}: set write.staging_dir as it was")));
+        return Err(elsewhere(shared.journal.dir()));
     }
     let record = shared.journal.read(&passed.id).map_err(unusable)?;
     let path = record.fs_path().map_err(unusable)?;
@@ -163,6 +164,20 @@ pub fn adopt(staging: &Staging, passed: &[u8], bytes: OwnedFd) -> Result<Arc<Dra
         }
     }
     Ok(Arc::new(Draft::new(inner)))
+}
+
+/// Whether the bytes of a draft that another process is about to give with `passed` are in the staging directory `dir`.
+///
+/// # Errors
+/// `Corrupt` when they are not, or `passed` makes no sense.
+pub fn is_in(dir: &Path, passed: &[u8], bytes: &OwnedFd) -> Result<(), Failure> {
+    let passed: Passed = serde_json::from_slice(passed).map_err(|error| unusable(error.to_string()))?;
+    let file = File::from(bytes.try_clone().map_err(|error| unusable(error.to_string()))?);
+    Journal::at(dir).is_of(&passed.id, &file).then_some(()).ok_or_else(|| elsewhere(dir))
+}
+
+fn elsewhere(dir: &Path) -> Failure {
+    unusable(format!("its bytes are not in {}: set write.staging_dir as it was", dir.display()))
 }
 
 /// How it is cut into parts, and where its bytes are.

@@ -65,7 +65,7 @@ mod tests;
 
 pub use draft::Draft;
 pub use error::StagingError;
-pub use handing::{Handing, adopt};
+pub use handing::{Handing, adopt, is_in};
 pub use left::{RetryOptions, Staged, StagedState, drop_staged, retry, staged};
 pub use options::StagingOptions;
 pub use remote::{Base, Remote};

@@ -58,6 +58,24 @@ fn a_file_that_is_open_for_writing_goes_on_in_the_next_process() {
     }
 }
 
+#[test]
+fn who_stages_elsewhere_does_not_get_what_is_open_for_writing() {
+    for mut served in [mount_of_worker(), up()] {
+        let mount = &mut served.mount;
+        let mut file = OpenOptions::new().write(true).create_new(true).open(mount.path("written")).unwrap();
+        file.write_all(b"first").unwrap();
+        let (before, elsewhere) = (mount.pid(), tempfile::tempdir().unwrap());
+        let option = format!("write.staging_dir={}", elsewhere.path().join("staged").display());
+        mount.replace(&["-o", &option]).failed(4, &["write.staging_dir"]);
+        assert!(!ended(before));
+        file.write_all(b" second").unwrap();
+        drop(file);
+        assert_eq!(served.bucket.object("written"), b"first second");
+        // Nobody writes: then it may be any.
+        let _ = served.mount.replace(&["-o", &option]).succeeded();
+    }
+}
+
 /// > A replacement waits for a file that was removed while it is open for writing, and for one that is being uploaded, and is refused
 /// > after `--timeout`; the mount is served all the while.
 #[test]

@@ -1,13 +1,13 @@
 //! Both ends over a real socket, with a file in the place of the kernel's connection.
 
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::states::full;
-use crate::exchange::{Given, GivingSide, give, take};
+use crate::exchange::{Given, GivingSide, give, take, take_if};
 use crate::giving::Outcome;
 use crate::identity::tests::identity;
 use crate::message::{Ask, Hello, Order, Refusal, Say};
@@ -120,6 +120,21 @@ fn what_is_open_for_writing_goes_beside_the_state_with_its_bytes() {
     held.holding.serves().unwrap();
     held.holding.released().unwrap();
     assert_eq!(gives.join().unwrap(), Outcome::Gone);
+}
+
+#[test]
+fn who_cannot_go_on_with_what_is_open_for_writing_leaves_the_mount_to_the_old_process() {
+    for order in [Order::ServeFirst, Order::ReleaseFirst] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let gives = thread::spawn(move || {
+            let mut old = Old { is_written: true, ..Old::default() };
+            (give(ours, identity(), None, &mut old), old.did)
+        });
+        let accepts = |files: &[(Written, OwnedFd)]| Err(format!("{} of another directory", files.len()));
+        let refused = take_if(theirs, identity(), order, PATIENCE, &mut |_| {}, &accepts).unwrap_err();
+        assert_eq!(refused, NotTaken::NotUnderstood("1 of another directory".to_owned()));
+        assert_eq!(gives.join().unwrap(), (Outcome::Kept, vec!["drain", "resume"]));
+    }
 }
 
 #[test]

@@ -183,4 +183,7 @@ async fn what_makes_no_sense_or_is_of_another_directory_is_refused() {
     let elsewhere = String::from_utf8(passed.clone()).unwrap().replace("\"id\":\"", "\"id\":\"../");
     refused(&staging, elsewhere.as_bytes(), bytes());
     assert!(adopt(&staging, &passed, bytes()).is_ok());
+    assert!(crate::is_in(&rig.dir(), &passed, &bytes()).is_ok());
+    let refused = crate::is_in(&other.dir(), &passed, &bytes()).unwrap_err();
+    assert!(refused.to_string().contains("write.staging_dir"), "{refused}");
 }
