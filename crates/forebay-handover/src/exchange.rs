@@ -440,8 +440,16 @@ impl Holding {
         if !taker.waits_for_release() {
             return Ok(());
         }
-        let (tell, accepts): (&mut dyn FnMut(&[String]), Accepts<'_>) = (&mut |_| {}, &|_| Ok(()));
-        Taking { descriptors: Vec::new(), written: Vec::new(), state: None, taker, tell, accepts, wire }.released()
+        let taking = Taking {
+            descriptors: Vec::new(),
+            written: Vec::new(),
+            state: None,
+            taker,
+            tell: &mut |_| {},
+            accepts: &|_| Ok(()),
+            wire,
+        };
+        taking.released()
     }
 }
 

@@ -108,7 +108,9 @@ impl Handing {
 fn still(inner: &Arc<DraftInner>, until: Instant) -> Result<Held, Failure> {
     let mut held = None;
     loop {
-        held = held.or_else(|| Held::try_new(inner));
+        if held.is_none() {
+            held = Held::try_new(inner);
+        }
         let (is_still, path) = {
             let state = inner.state.lock();
             if state.unlinked || state.left.is_some() {
@@ -117,13 +119,12 @@ fn still(inner: &Arc<DraftInner>, until: Instant) -> Result<Held, Failure> {
             let is_on_its_way = state.parts.in_flight() > 0 || matches!(state.upload, Upload::Beginning(_));
             (!is_on_its_way, state.path.clone())
         };
-        match held {
-            Some(held) if is_still => return Ok(held),
-            _ if Instant::now() >= until => {
-                let what = format!("{path} is being uploaded, and that takes longer than programs may wait");
-                return Err(Failure::new(FailureKind::Unavailable, what));
-            }
-            still => held = still,
+        if is_still && let Some(held) = held.take() {
+            return Ok(held);
+        }
+        if Instant::now() >= until {
+            let what = format!("{path} is being uploaded, and that takes longer than programs may wait");
+            return Err(Failure::new(FailureKind::Unavailable, what));
         }
         std::thread::sleep(LOOKED_AT_EVERY);
     }
