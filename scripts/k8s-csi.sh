@@ -114,6 +114,24 @@ open_files() {
 told_by_reader() { kube "$pods/open-files/log?tailLines=1"; }
 has_read_more_than() { [[ $(told_by_reader | cut -d' ' -f1) -gt $1 ]]; }
 
+# A pod with a volume of its own that has a file open for writing, and writes a line to it twice a second, until it is told to end.
+writes_until_told() {
+    # shellcheck disable=SC2016
+    local script='exec 3>/data/written; trap "exec 3>&-; exit" TERM; line=0
+        while echo $((line += 1)) >&3; do echo "$line"; sleep 0.5; done; exit 1'
+    jq --null-input --arg image "$(image_name)" --arg script "$script" '{
+        apiVersion: "v1", kind: "Pod", metadata: {name: "writer"}, spec: {
+            restartPolicy: "Never", terminationGracePeriodSeconds: 60, automountServiceAccountToken: false,
+            containers: [{name: "main", image: $image, imagePullPolicy: "Never", command: ["sh", "-c", $script],
+                volumeMounts: [{name: "data", mountPath: "/data"}]}],
+            volumes: [{name: "data", csi: {driver: "csi.forebay.io", volumeAttributes: {source: "s3://team-a/models"},
+                nodePublishSecretRef: {name: "team-a-keys"}}}]}}' |
+        kube_apply "$pods/writer" >/dev/null
+    eventually 120 "the pod writes" has_written_more_than 2
+}
+
+has_written_more_than() { [[ $(kube "$pods/writer/log?tailLines=1") -gt $1 ]]; }
+
 # reads_on WHAT: that the pod reads on, and was never told anything wrong.
 reads_on() {
     local reads
@@ -125,9 +143,11 @@ reads_on() {
     fi
 }
 
-daemon_of() { pgrep --full "forebay up --background-child .*s3://bucket/$1 "; }
+daemon_of() { pgrep --full "forebay up .*--background-child .*s3://bucket/$1 "; }
 driver() { pgrep --full 'forebay csi --node-name'; }
 is_another() { [[ -n $("$1") && $("$1") != "$2" ]]; }
+# Of an upgrade: for a while there are both.
+is_followed() { [[ $(driver | wc -l) == 1 && $(driver) != "$1" ]]; }
 
 keeps_files_open() {
     local round before
@@ -144,20 +164,41 @@ keeps_files_open() {
     reads_on "a kill of the driver"
     eventually 60 "the driver is back" is_another driver "$before"
     ok "kill -9 of the driver, whose container ends with all daemons: the same"
-    before=$(driver)
+    local daemon lines
+    writes_until_told
+    before=$(driver) daemon=$(daemon_of imagenet)
     chart upgrade --set csi.podAnnotations.round=second
     csi_is_rolled_out() {
         kube_is apis/apps/v1/namespaces/forebay/daemonsets/forebay-csi \
             '.status.updatedNumberScheduled == 1 and .status.numberReady == 1 and .status.observedGeneration == .metadata.generation'
     }
     eventually 180 "the driver's pod is replaced" csi_is_rolled_out
-    is_another driver "$before"
+    eventually 240 "the driver before has ended" is_followed "$before"
     reads_on "an upgrade of the driver"
+    [[ $(daemon_of imagenet) != "$daemon" ]]
+    lines=$(kube "$pods/writer/log?tailLines=1")
+    eventually 60 "the pod writes on" has_written_more_than "$lines"
+    # Nothing was started again after a death: it was handed over.
+    csi_said() {
+        kube "api/v1/namespaces/forebay/pods?labelSelector=app.kubernetes.io/component%3Dcsi" |
+            jq --raw-output '.items[] | select(.metadata.deletionTimestamp == null) | .metadata.name' >"$work/pod"
+        kube "api/v1/namespaces/forebay/pods/$(<"$work/pod")/log" >"$work/said"
+        grep -q 'the process of a mount is started again' "$work/said"
+    }
+    csi_said
+    grep -rq 'taken over from another process' "$rig/kubelet/plugins/csi.forebay.io/logs"
     ok "helm upgrade of the driver: the same: $(told_by_reader | cut -d' ' -f1-2) (reads, failed)"
+    kube "$pods/writer" --request DELETE >/dev/null
+    # What it wrote is in the bucket when it has closed the file.
+    has_line() { [[ -e $1 && $(tail -n 1 "$1") -gt $2 ]]; }
+    eventually 120 "what was written is in the bucket" has_line "$work/bucket/team-a/models/written" "$lines"
+    lines=$(wc -l <"$work/bucket/team-a/models/written")
+    seq "$lines" | diff - "$work/bucket/team-a/models/written"
+    ok "and a file that was open for writing all the while has its $lines lines in the bucket"
     local name
     for name in open-files trainer reader-of-team-a; do kube "$pods/$name" --request DELETE >/dev/null; done
     nothing_is_left() {
-        ! pgrep --full 'forebay (up --background-child|keeper --socket)' && ! grep " $rig/kubelet/.* fuse.forebay " /proc/self/mounts
+        ! pgrep --full 'forebay (up .*--background-child|keeper --socket)' && ! grep " $rig/kubelet/.* fuse.forebay " /proc/self/mounts
     }
     eventually 120 "volumes, daemons and keepers of the pods are gone" nothing_is_left
     ok "and nothing is left of volumes when their pods are gone"

@@ -1,11 +1,11 @@
-//! Starting again what serves a mount, for its keeper (ADR 0028, ADR 0030).
+//! Starting again what serves a mount, for its keeper, or for a driver whose pod is replaced by this one (ADR 0028, ADR 0030).
 //!
 //! A keeper is in a pod of its own, in which no daemon could run. When a daemon has died it asks here, and what it asks for
 //! is the command line and the environment that this driver, or the one before it, once gave that daemon. One that had the driver's
 //! own credentials gets those that the driver has by now.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_handover::Restart;
@@ -21,6 +21,11 @@ const NAME: &str = "launcher.sock";
 /// How long no connection is accepted after the system refused to accept one.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Where the launcher of the driver listens that relies on the host of keepers at `keepers`.
+pub(crate) fn beside(keepers: &Path) -> PathBuf {
+    keepers.with_file_name(NAME)
+}
+
 /// Starts daemons for keepers.
 #[derive(Debug)]
 pub(crate) struct Launcher {
@@ -33,7 +38,12 @@ impl Launcher {
     /// # Errors
     /// When it cannot.
     pub(crate) fn beside(keepers: &Path) -> Result<Self, PrivateError> {
-        Ok(Self { listener: PrivateListener::bind(&keepers.with_file_name(NAME))? })
+        Ok(Self { listener: PrivateListener::bind(&beside(keepers))? })
+    }
+
+    /// The number of its socket's file.
+    pub(crate) fn inode(&self) -> u64 {
+        self.listener.inode()
     }
 
     /// Starts what is asked for, until `ending`.

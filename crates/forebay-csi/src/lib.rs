@@ -17,9 +17,9 @@
 //! * `mount_table`: what is mounted; `decision`: what a call still has to do.
 //!
 //! The shell around them: `directory` (paths below the kubelet's directory, no link followed), `binding` (binds),
-//! `daemon` (programs that mount and unmount), `launcher` (starting again what died), `answers` (asking a mount that
-//! may hang), `pending` (one call for each volume), `listening` (sockets), `identity`, `node` and `registration` (the
-//! services), `server` (all of it).
+//! `daemon` (programs that mount and unmount), `launcher` (starting again what died), `succession` (daemons that go on in
+//! another process), `answers` (asking a mount that may hang), `pending` (one call for each volume), `listening`
+//! (sockets), `identity`, `node` and `registration` (the services), `server` (all of it).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -42,6 +42,7 @@ mod node;
 mod pending;
 mod registration;
 mod server;
+mod succession;
 mod volume;
 
 pub use inline::{InlinePolicy, NotAPolicy};

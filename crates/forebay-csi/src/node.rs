@@ -32,6 +32,7 @@ use crate::generated::csi::{
 use crate::inline::InlinePolicy;
 use crate::mount_table::MountTable;
 use crate::pending::Pending;
+use crate::succession::Renewals;
 use crate::volume::{self, Volume};
 
 /// What the driver has of what a node service may have.
@@ -65,6 +66,7 @@ pub(crate) struct Volumes {
     pub(crate) inline: InlinePolicy,
     pub(crate) answers: Answers,
     pub(crate) pending: Pending,
+    pub(crate) renewals: Renewals,
 }
 
 impl NodeService {
@@ -126,10 +128,12 @@ impl Volumes {
             ));
         } else {
             let staging = self.kubelet.place(&request.staging_target_path, "staging_target_path")?;
-            // Its secret was for staging it, so there is none here.
-            let volume = Volume::persistent(&request.volume_context, &Default::default(), &access)?;
+            // Its secret was for staging it. One that is for publishing is the same one as it is by now: the kubelet comes with it again and
+            // again (`requiresRepublish`).
+            let volume = Volume::persistent(&request.volume_context, &request.secrets, &access)?;
             let _turn = self.pending.turn(&id).await?;
             self.publish_staged(&volume, &access, [&staging, &target], request.readonly).await?;
+            self.renewals.renew(&self.kubelet.absolute(&staging), &volume.environment).await;
         }
         info!(volume = id.as_str(), target = %self.kubelet.absolute(&target).display(), "published");
         Ok(NodePublishVolumeResponse {})
@@ -141,7 +145,9 @@ impl Volumes {
         if table.at(&self.kubelet.absolute(target)).is_none() {
             self.kubelet.make(target)?;
         }
-        self.mount(id, volume, Kind::Inline, target).await
+        self.mount(id, volume, Kind::Inline, target).await?;
+        self.renewals.renew(&self.kubelet.absolute(target), &volume.environment).await;
+        Ok(())
     }
 
     async fn publish_staged(

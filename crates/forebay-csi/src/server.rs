@@ -20,11 +20,12 @@ use crate::generated::csi::node_server::NodeServer;
 use crate::generated::registration::registration_server::RegistrationServer;
 use crate::identity::IdentityService;
 use crate::inline::InlinePolicy;
-use crate::launcher::Launcher;
+use crate::launcher::{self, Launcher};
 use crate::listening::Listener;
 use crate::node::{NodeService, Volumes};
 use crate::pending::Pending;
 use crate::registration::RegistrationService;
+use crate::succession::{self, Renewals};
 
 /// The largest message that is read, in bytes: more than all limits of its fields together.
 const MAX_MESSAGE: usize = 256 << 10;
@@ -108,7 +109,8 @@ pub enum Probed {
     NoDevice,
 }
 
-/// Serves the kubelet until `end`. Mounts and their daemons stay as they are.
+/// Serves the kubelet until `end`. Mounts stay as they are; where another driver has come by then that relies on the same keepers, their
+/// daemons go on as its own, which may take minutes.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -116,6 +118,9 @@ pub async fn serve(settings: Settings, end: impl Future<Output = ()>) -> Result<
     check_name(&settings.driver)?;
     let calls = TaskTracker::new();
     let (identity, node) = services(&settings, calls.clone())?;
+    // As the kernel's table has it, and so daemons.
+    let kubelet = settings.kubelet.canonicalize();
+    let kubelet = kubelet.map_err(|error| ServeError::Kubelet { path: settings.kubelet.clone(), error })?;
     if let Some(directory) = settings.socket.parent() {
         std::fs::create_dir_all(directory).map_err(|error| listen_error(&settings.socket, error))?;
     }
@@ -126,6 +131,7 @@ pub async fn serve(settings: Settings, end: impl Future<Output = ()>) -> Result<
         Some(directory) => Some(bind(&registration_socket(directory, &settings.driver))?),
         None => None,
     };
+    let own = launcher.as_ref().map(Launcher::inode);
     info!(driver = settings.driver, node = settings.node, socket = %settings.socket.display(), "ready");
     let ending = CancellationToken::new();
     if let Some(launcher) = launcher {
@@ -138,6 +144,13 @@ pub async fn serve(settings: Settings, end: impl Future<Output = ()>) -> Result<
     let registering = register(&settings, registration, ending.clone());
     let mut both =
         std::pin::pin!(async { tokio::try_join!(async { serving.await.map_err(ServeError::from) }, registering) });
+    let end = async {
+        end.await;
+        // The kubelet is answered meanwhile, if it still asks this one.
+        if let (Some(keepers), Some(own)) = (&settings.keepers, own) {
+            succession::hand_over(launcher::beside(keepers), own, kubelet).await;
+        }
+    };
     tokio::select! {
         ended = &mut both => return ended.map(drop),
         () = end => {}
@@ -182,6 +195,7 @@ fn services(settings: &Settings, calls: TaskTracker) -> Result<(IdentityService,
         inline: settings.inline.clone(),
         answers: Answers::default(),
         pending: Pending::default(),
+        renewals: Renewals::new(settings.keepers.as_deref().map(launcher::beside)),
     };
     let identity = IdentityService { driver: settings.driver.clone(), version: settings.version.clone() };
     Ok((identity, NodeService::new(volumes, calls)))

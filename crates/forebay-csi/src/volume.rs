@@ -123,7 +123,7 @@ impl Environment {
     ///
     /// # Errors
     /// A name that is none of a cloud's credentials.
-    fn of(secrets: &HashMap<String, String>) -> Result<Self, Refusal> {
+    pub(crate) fn of(secrets: &HashMap<String, String>) -> Result<Self, Refusal> {
         let mut variables = Vec::with_capacity(secrets.len());
         for (name, value) in secrets {
             let is_of_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';

@@ -7,6 +7,7 @@ use forebay_fuse_io::SessionError;
 use forebay_handover::NotTaken;
 use forebay_materialise::LocalError;
 use forebay_staging::StagingError;
+use forebay_types::Failure;
 
 /// Why something could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +70,9 @@ pub enum MountError {
     /// The directory for what is written cannot be used.
     #[error(transparent)]
     Staging(#[from] StagingError),
+    /// What another process had open for writing cannot go on here.
+    #[error(transparent)]
+    Written(Failure),
     /// The place for materialised files cannot be used.
     #[error(transparent)]
     Local(#[from] LocalError),

@@ -19,12 +19,14 @@ use forebay_locks::{Condvar, Mutex};
 use tracing::warn;
 
 use crate::dispatcher::Dispatcher;
-use crate::handover::{being_written, capture, capture_to_leave};
+use crate::handover::{Moving, being_written, capture, capture_to_leave, held_back};
 use crate::keeping::{Keeping, Survival};
 use crate::serving::MountShared;
 
 /// How often it is looked whether requests are answered.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(1);
+/// How long parts of what is open for writing may take that are on their way, while nobody serves.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
 /// Longer than a mount takes to start its threads.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
@@ -120,6 +122,8 @@ pub struct HandOver {
     pauser: Pauser,
     pausing: Arc<Pausing>,
     decide: Sender<Decision>,
+    /// What is open for writing and was given with the mount, until it is decided which process goes on with it.
+    moving: Arc<Mutex<Vec<Moving>>>,
     /// The mount is not this process's to unmount any more.
     is_detached: Arc<AtomicBool>,
 }
@@ -130,7 +134,8 @@ impl HandOver {
         let (decide, decided) = channel();
         let (agreed, pauser, pausing) = (session.agreed(), session.pauser(), Arc::<Pausing>::default());
         let decisions = Decisions { decided, pausing: Arc::clone(&pausing), pauser: pauser.clone() };
-        (Self { shared, agreed, pauser, pausing, decide, is_detached: Arc::default() }, decisions)
+        let (moving, is_detached) = (Arc::default(), Arc::default());
+        (Self { shared, agreed, pauser, pausing, decide, moving, is_detached }, decisions)
     }
 
     /// Why the mount cannot be given away, whoever asks for it. Waits for one that begins to be served at this moment.
@@ -151,6 +156,12 @@ impl HandOver {
     #[must_use]
     pub fn writers(&self) -> Vec<String> {
         being_written(&self.shared.files)
+    }
+
+    /// Those of them that cannot go on in another process as they are: files that were removed, and those that are on their way.
+    #[must_use]
+    pub fn held_back(&self) -> Vec<String> {
+        held_back(&self.shared.files)
     }
 
     /// Takes no more requests, and waits until those that were taken are answered. Also after an error, nobody serves the mount until
@@ -177,17 +188,26 @@ impl HandOver {
         if self.shared.ended.is_cancelled() { Err(Refusal::Detached) } else { Ok(()) }
     }
 
-    /// What the next process needs. To be called after [`HandOver::drain`].
+    /// What the next process needs. To be called after [`HandOver::drain`]. What is open for writing is held still from now on, until
+    /// [`HandOver::resume`] or [`HandOver::leave`].
     ///
     /// # Errors
     /// When something is under way after all, or there are too many descriptors.
     pub fn give(&self) -> io::Result<Given> {
-        let state = capture(&self.shared.files, &self.shared.virtual_files, &self.agreed).map_err(io::Error::other)?;
-        Ok(Given { state, connection: self.pauser.connection()? })
+        let (files, until) = (&self.shared.files, Instant::now() + ARRIVES_WITHIN);
+        let captured = capture(files, &self.shared.virtual_files, &self.agreed, until);
+        let (state, moving) = captured.map_err(io::Error::other)?;
+        let written = moving.iter().map(|moving| Ok((moving.written.clone(), moving.handing.bytes()?)));
+        let written = written.collect::<io::Result<_>>()?;
+        let connection = self.pauser.connection()?;
+        *self.moving.lock() = moving;
+        Ok(Given { state, connection, written })
     }
 
     /// Serves again, if it was drained.
     pub fn resume(&self) {
+        // It goes on here.
+        self.moving.lock().clear();
         self.shared.kept().into_iter().for_each(Keeping::again);
         self.decide(Decision::Serve);
     }
@@ -199,6 +219,8 @@ impl HandOver {
 
     /// Another process serves the mount: what is left of it here ends, and it stays mounted.
     pub fn leave(&self) {
+        let moving = std::mem::take(&mut *self.moving.lock());
+        moving.into_iter().for_each(|moving| moving.handing.given());
         self.shared.kept().into_iter().for_each(Keeping::leave);
         self.detached();
         self.decide(Decision::Leave);

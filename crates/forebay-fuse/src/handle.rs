@@ -47,6 +47,12 @@ impl FileHandle {
         Self { is_lost: true, ..Self::for_reading(inode, None, revision, None) }
     }
 
+    /// One that the process before this one had open for writing, and has given with what was written.
+    pub(crate) fn writing_on(inode: Arc<Inode>, revision: u64) -> Self {
+        let writers = Some(Arc::new(Writers::anybody()));
+        Self { writers, ..Self::for_reading(inode, None, revision, None) }
+    }
+
     /// It as another process is told of it, whose list has its inode at `place`.
     pub(crate) fn handed(&self, place: u32) -> HandedFile {
         let of_inode = version_id(&self.inode.known().attr);

@@ -1,9 +1,13 @@
-//! What the next process that serves the mount must know: taken from a file system in which nothing is under way and nothing is open
-//! for writing, and put into a new one. How it gets there is in [`forebay_handover`].
+//! What the next process that serves the mount must know: taken from a file system in which nothing is under way, and put into a new
+//! one. How it gets there is in [`forebay_handover`].
+//!
+//! What is open for writing goes beside it ([`Moving`]), with its bytes: the next process goes on where this one stopped. In the state
+//! itself it is lost, for those who go on without.
 //!
 //! What the kernel was told holds on: numbers, handles, positions. What workers said does not: it has expired, and is asked again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,10 +16,13 @@ use forebay_fuse_io::Backings;
 use forebay_fuse_io::protocol::init::Negotiated;
 use forebay_handover::{
     Agreed, DirectoryHandle as HandedDirectory, FileHandle as HandedFile, Handles, HeldInode, Identity, Named, Reads,
-    Refusal, State, Suspect, replay,
+    Refusal, State, Suspect, Written, replay,
 };
+use forebay_staging::{Draft, Handing, adopt};
+use forebay_types::Failure;
 use tokio::sync::Mutex;
 
+use crate::failures::read_only;
 use crate::filesystem::FileSystem;
 use crate::handle::{DirectoryHandle, FileHandle, Names, ReadThrough};
 use crate::handles::HandleTable;
@@ -48,22 +55,70 @@ impl MountOptions {
 
 /// Paths of files that are open for writing, or of which something is on its way.
 pub(crate) fn being_written(files: &FileSystem) -> Vec<String> {
-    let named = files.inodes.named().into_iter().filter(|(_, inode)| inode.is_written());
+    paths_of(files, Inode::is_written)
+}
+
+/// Paths of those files that cannot go on in another process as they are: those that were removed, and those that are on their way.
+pub(crate) fn held_back(files: &FileSystem) -> Vec<String> {
+    paths_of(files, |inode| inode.is_written() && inode.movable().is_none())
+}
+
+fn paths_of(files: &FileSystem, is_meant: impl Fn(&Inode) -> bool) -> Vec<String> {
+    let named = files.inodes.named().into_iter().filter(|(_, inode)| is_meant(inode));
     let named: Vec<_> = named.map(|(path, _)| path.to_string()).collect();
     if !named.is_empty() {
         return named;
     }
     // Those that were removed have no name, and then all that the kernel holds must be looked at.
-    let unnamed = files.inodes.held().into_iter().filter(|inode| inode.is_written());
+    let unnamed = files.inodes.held().into_iter().filter(|inode| is_meant(inode));
     unnamed.map(|inode| format!("{} (removed)", inode.path())).collect()
 }
 
-/// What the next process must know.
+/// A file that is open for writing, and about to go on in the next process.
+pub(crate) struct Moving {
+    pub(crate) written: Written,
+    pub(crate) handing: Handing,
+}
+
+/// What the next process must know, and what is open for writing, which is held still from now on. Waits until then for what is on its
+/// way.
 ///
 /// # Errors
-/// When something is under way, or open for writing, after all.
-pub(crate) fn capture(files: &FileSystem, virtual_files: &VirtualFiles, agreed: &Negotiated) -> Result<State, Refusal> {
-    captured(files, virtual_files, agreed, Inode::handed)
+/// When something is under way, or cannot go on in another process, after all.
+pub(crate) fn capture(
+    files: &FileSystem,
+    virtual_files: &VirtualFiles,
+    agreed: &Negotiated,
+    until: Instant,
+) -> Result<(State, Vec<Moving>), Refusal> {
+    let told = |inode: &Inode| inode.handed().or_else(|| inode.movable().map(|_| inode.without_draft()));
+    let (state, inodes) = captured(files, virtual_files, agreed, told)?;
+    let mut writers: HashMap<*const Inode, Vec<u64>> = HashMap::new();
+    let open = files.files.handed(|file| file.writers.is_some().then(|| Arc::as_ptr(&file.inode))).open;
+    for (handle, inode) in open {
+        inode.into_iter().for_each(|inode| writers.entry(inode).or_default().push(handle));
+    }
+    let mut moving = Vec::new();
+    for (place, inode) in (0..).zip(&inodes) {
+        let Some(draft) = inode.draft() else { continue };
+        let handing = Handing::begin(&draft, until).map_err(|failure| Refusal::Other(failure.to_string()))?;
+        let writers = writers.remove(&Arc::as_ptr(inode)).unwrap_or_default();
+        let draft = handing.passed().to_vec();
+        moving.push(Moving { written: Written { inode: place, writers, changed: inode.is_changed(), draft }, handing });
+    }
+    Ok((state, moving))
+}
+
+/// What a process must know that goes on without what is open for writing.
+///
+/// # Errors
+/// When something is under way.
+pub(crate) fn capture_without_drafts(
+    files: &FileSystem,
+    virtual_files: &VirtualFiles,
+    agreed: &Negotiated,
+) -> Result<State, Refusal> {
+    captured(files, virtual_files, agreed, |inode| Some(inode.without_draft())).map(|(state, _)| state)
 }
 
 /// The same for whoever goes on when this process has ended: what is open for writing is lost then, as after a crash.
@@ -75,15 +130,10 @@ pub(crate) fn capture_to_leave(
     virtual_files: &VirtualFiles,
     agreed: &Negotiated,
 ) -> Result<State, Refusal> {
-    if let Ok(state) = capture(files, virtual_files, agreed) {
+    if let Ok((state, _)) = captured(files, virtual_files, agreed, Inode::handed) {
         return Ok(state);
     }
-    let told = |inode: &Inode| {
-        let mut told = None;
-        inode.noted(|held| told = Some(held));
-        told
-    };
-    let state = captured(files, virtual_files, agreed, told)?;
+    let state = capture_without_drafts(files, virtual_files, agreed)?;
     // As after a crash: handles are counted anew, and those of writers among them.
     replay(state, &[]).map_err(|nonsense| Refusal::Other(nonsense.to_string()))
 }
@@ -93,7 +143,7 @@ fn captured(
     virtual_files: &VirtualFiles,
     agreed: &Negotiated,
     told: impl Fn(&Inode) -> Option<HeldInode>,
-) -> Result<State, Refusal> {
+) -> Result<(State, Vec<Arc<Inode>>), Refusal> {
     let mut places = Places::default();
     for inode in files.inodes.held() {
         places.of(&inode);
@@ -104,7 +154,7 @@ fn captured(
     let open = files.files.handed(|file| file.handed(places.of(&file.inode)));
     let directories = handed_directories(files, &mut places)?;
     let inodes: Option<Vec<_>> = places.inodes.iter().map(|inode| told(inode)).collect();
-    Ok(State {
+    let state = State {
         agreed: agreed_on(agreed),
         inodes: inodes.ok_or_else(|| Refusal::Writers(being_written(files)))?,
         names,
@@ -112,7 +162,8 @@ fn captured(
         files: open,
         directories,
         virtual_files: virtual_files.handed(),
-    })
+    };
+    Ok((state, places.inodes))
 }
 
 /// Inodes, and where each is in the state.
@@ -146,13 +197,44 @@ fn handed_directories(files: &FileSystem, places: &mut Places) -> Result<Handles
     if busy == 0 { Ok(handles) } else { Err(Refusal::Unanswered(busy)) }
 }
 
-/// `files`, in which there is nothing yet, with what another process had; and its files that are in no origin.
-pub(crate) fn restore(files: FileSystem, state: State, backings: &Backings) -> (FileSystem, VirtualFiles) {
+/// What another process had.
+pub(crate) struct Restored {
+    pub(crate) files: FileSystem,
+    /// Its files that are in no origin.
+    pub(crate) virtual_files: VirtualFiles,
+    /// What is open for writing. To be [made this process's](Draft::own) when it serves.
+    pub(crate) drafts: Vec<Arc<Draft>>,
+}
+
+/// `files`, in which there is nothing yet, with what another process had, of which `written` is open for writing.
+///
+/// # Errors
+/// When what is open for writing cannot go on here.
+pub(crate) fn restore(
+    files: FileSystem,
+    state: State,
+    written: Vec<(Written, OwnedFd)>,
+    backings: &Backings,
+) -> Result<Restored, Failure> {
     let now = Instant::now();
+    let mut drafts = HashMap::new();
+    let mut writers = HashSet::new();
+    for (file, bytes) in written {
+        let staging = files.staging.as_ref().ok_or_else(read_only)?;
+        writers.extend(file.writers.iter().copied());
+        drafts.insert(file.inode, (adopt(staging, &file.draft, bytes)?, file));
+    }
     let pinned = |id, size| Arc::new(Pinned::inherited(backings.adopt(id), size));
-    let restored = |held| Arc::new(Inode::restored(held, now, pinned));
+    let restored = |(place, held): (u32, HeldInode)| {
+        let mut inode = Inode::restored(held, now, pinned);
+        if let Some((draft, file)) = drafts.get(&place) {
+            // As many as there are handles.
+            inode.goes_on(Arc::clone(draft), u32::try_from(file.writers.len()).unwrap_or(u32::MAX), file.changed);
+        }
+        Arc::new(inode)
+    };
     let are_held: Vec<bool> = state.inodes.iter().map(|inode| inode.lookups > 0 || inode.ino == ROOT).collect();
-    let inodes: Vec<Arc<Inode>> = state.inodes.into_iter().map(restored).collect();
+    let inodes: Vec<Arc<Inode>> = (0..).zip(state.inodes).map(restored).collect();
     // A state whose places lead nowhere is not decoded.
     let at = |place: u32| Arc::clone(&inodes[place as usize]);
 
@@ -160,7 +242,15 @@ pub(crate) fn restore(files: FileSystem, state: State, backings: &Backings) -> (
     let named = state.names.into_iter().map(|named| (named.path, at(named.inode))).collect();
     let suspects = state.suspects.into_iter().map(|suspect| (suspect.path, suspect.ino)).collect();
     let table = InodeTable::restored(held, named, suspects).noting_in(files.journal.clone());
-    let open = HandleTable::restored(state.files, |file| restored_file(&files, at(file.inode), file));
+    let Handles { open, numbers } = state.files;
+    let numbered = Handles { open: open.into_iter().map(|(handle, file)| (handle, (handle, file))).collect(), numbers };
+    let open = HandleTable::restored(numbered, |(handle, file): (u64, HandedFile)| {
+        let inode = at(file.inode);
+        match writers.contains(&handle) {
+            true => FileHandle::writing_on(inode, file.revision),
+            false => restored_file(&files, inode, file),
+        }
+    });
     let directories = HandleTable::restored(state.directories, |directory| {
         let HandedDirectory { inode, page, marks, created } = directory;
         let inode = at(inode);
@@ -168,7 +258,8 @@ pub(crate) fn restore(files: FileSystem, state: State, backings: &Backings) -> (
         Arc::new(DirectoryHandle { inode, names: Mutex::new(names) })
     });
     let virtual_files = VirtualFiles::restored(state.virtual_files).noting_in(files.journal.clone());
-    (FileSystem { inodes: table, files: open, directories, ..files }, virtual_files)
+    let drafts = drafts.into_values().map(|(draft, _)| draft).collect();
+    Ok(Restored { files: FileSystem { inodes: table, files: open, directories, ..files }, virtual_files, drafts })
 }
 
 fn restored_file(files: &FileSystem, inode: Arc<Inode>, handed: HandedFile) -> FileHandle {

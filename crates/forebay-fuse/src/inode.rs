@@ -169,10 +169,33 @@ impl Inode {
         inode
     }
 
+    /// The process before this one has given what is being written, through so many handles: it is not lost. `changed`: a read had found
+    /// that the origin has another version.
+    pub(crate) fn goes_on(&mut self, draft: Arc<Draft>, writers: u32, changed: bool) {
+        *self.changed.get_mut() = changed;
+        let state = self.state.get_mut();
+        (state.draft, state.writers) = (Some(draft), writers);
+        (state.lost, state.removed) = (false, false);
+    }
+
+    /// What is being written, if it can go on in another process as it is: it has its name and a writer, and is not on its way.
+    pub(crate) fn movable(&self) -> Option<Arc<Draft>> {
+        let state = self.state.lock();
+        state.draft.clone().filter(|draft| state.writers > 0 && !state.removed && draft.is_movable())
+    }
+
     /// It as the next process is told of it; `None` while it is being written.
     pub(crate) fn handed(&self) -> Option<HeldInode> {
         let state = self.state.lock();
         (!state.is_written()).then(|| self.told(&state))
+    }
+
+    /// It as a process is told of it that goes on without what is being written: that is lost.
+    pub(crate) fn without_draft(&self) -> HeldInode {
+        let mut without = None;
+        self.noted(|told| without = Some(told));
+        // It is always told.
+        without.unwrap_or_else(|| self.told(&self.state.lock()))
     }
 
     /// Tells what it is to a process that goes on if this one dies now. It does not change meanwhile. What is being written is lost then.

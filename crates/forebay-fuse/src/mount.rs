@@ -6,7 +6,6 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -15,8 +14,8 @@ use std::time::Duration;
 
 use forebay_client::Client;
 use forebay_fuse_io::{Adopted, Backings, Channel, ChannelInUse, FuseIo, Served, Session};
-use forebay_handover::{Kept, NotTaken, State, was_left};
-use forebay_staging::Staging;
+use forebay_handover::{Given, Kept, NotTaken, State, was_left};
+use forebay_staging::{Draft, Staging};
 use forebay_types::{ByteSize, FsPath};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -28,7 +27,7 @@ use crate::dispatcher::Dispatcher;
 use crate::error::MountError;
 use crate::filesystem::FileSystem;
 use crate::handing::HandOver;
-use crate::handover::{negotiated, restore};
+use crate::handover::{Restored, negotiated, restore};
 use crate::keeping::Keeping;
 use crate::local_files::LocalFiles;
 use crate::materialised::Materialised;
@@ -355,21 +354,17 @@ impl Successor {
     ///
     /// # Errors
     /// [`MountError`].
-    pub fn serve(
-        self,
-        state: State,
-        connection: OwnedFd,
-        begins: impl FnOnce() -> Result<(), NotTaken>,
-    ) -> Result<Mount, MountError> {
+    pub fn serve(self, given: Given, begins: impl FnOnce() -> Result<(), NotTaken>) -> Result<Mount, MountError> {
         let survival = self.options.survival.clone();
-        let (mut session, going_on) = self.resume(state, connection)?;
+        let (mut session, going_on, drafts) = self.resume(given)?;
         if let Some(survival) = &survival
             && let Err(error) = keep(&mut session, &going_on.shared, survival)
         {
             warn!(%error, "the mount ends if this process is killed");
         }
+        let begins = || begins().inspect(|()| drafts.iter().for_each(|draft| draft.own()));
         let mount = going_on.serve(session, begins)?;
-        info!(mountpoint = %mount.mountpoint.display(), "taken over from another process");
+        info!(mountpoint = %mount.mountpoint.display(), written = drafts.len(), "taken over from another process");
         Ok(mount)
     }
 
@@ -382,7 +377,7 @@ impl Successor {
         let survival = self.options.survival.clone();
         let how = if was_left(&kept.memory) { "left it" } else { "died" };
         let Kept { connection, clones, .. } = kept;
-        let (mut session, going_on) = self.resume(state, connection)?;
+        let (mut session, going_on, _) = self.resume(Given { state, connection, written: Vec::new() })?;
         // On an older kernel no mount outlives a crash: the process before has answered all that it had taken.
         if session.agreed().kernel >= RESENDS {
             session.notifier().resend().map_err(MountError::io("have the kernel hand requests out again"))?;
@@ -401,7 +396,9 @@ impl Successor {
         Ok(mount)
     }
 
-    fn resume(self, state: State, connection: OwnedFd) -> Result<(Session<Dispatcher>, GoingOn), MountError> {
+    /// With what is open for writing.
+    fn resume(self, given: Given) -> Result<(Session<Dispatcher>, GoingOn, Vec<Arc<Draft>>), MountError> {
+        let Given { state, connection, written } = given;
         let Self { files, stale, runtime, mountpoint, options } = self;
         if entry_at(&mountpoint)?.is_none_or(|entry| entry.fs_type != FS_TYPE) {
             return Err(MountError::NotMounted(mountpoint));
@@ -409,14 +406,15 @@ impl Successor {
         let adopted = Adopted::new(connection, negotiated(&state.agreed));
         let adopted = adopted.map_err(MountError::io("take the connection to the kernel"))?;
         let backings = adopted.backings();
-        let (files, virtual_files) = restore(files, state, &backings);
+        let restored = restore(files, state, written, &backings).inspect_err(|_| backings.end());
+        let Restored { files, virtual_files, drafts } = restored.map_err(MountError::Written)?;
         let shared = MountShared::new(files, virtual_files, runtime, mountpoint.clone(), &options);
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
         let session = Session::resume(adopted, dispatcher, &options.session())
             // What is passed through is the other process's still: to drop `shared` must not end it.
             .inspect_err(|_| backings.end())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
-        Ok((session, GoingOn { shared, backings, stale, mountpoint, read_ahead: options.read_ahead }))
+        Ok((session, GoingOn { shared, backings, stale, mountpoint, read_ahead: options.read_ahead }, drafts))
     }
 }
 

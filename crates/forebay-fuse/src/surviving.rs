@@ -8,7 +8,7 @@ use forebay_handover::Kept;
 use tracing::info;
 
 use crate::dispatcher::Dispatcher;
-use crate::handover::capture;
+use crate::handover::capture_without_drafts;
 use crate::keeping::{Keeping, Survival};
 use crate::serving::MountShared;
 
@@ -28,7 +28,7 @@ pub(crate) fn keep(session: &mut Session<Dispatcher>, shared: &MountShared, surv
         Some(libc::EOPNOTSUPP) => io::Error::other("it is served over io_uring, and rings end with their process"),
         _ => error,
     })?;
-    let state = capture(&shared.files, &shared.virtual_files, &agreed).map_err(io::Error::other)?;
+    let state = capture_without_drafts(&shared.files, &shared.virtual_files, &agreed).map_err(io::Error::other)?;
     let journal = shared.files.journal.clone();
     let memory = journal.begin(&state, &survival.identity)?;
     let what = Kept { memory, connection, clones };

@@ -30,6 +30,11 @@ impl Writers {
         writers
     }
 
+    /// Those of a handle that the process before this one had: in its PID namespace they may have had other numbers.
+    pub(crate) fn anybody() -> Self {
+        Self { anybody: AtomicBool::new(true), ..Self::default() }
+    }
+
     /// The thread `thread` writes.
     pub(crate) fn note(&self, thread: u32) {
         if self.last.load(Ordering::Relaxed) == thread && thread != 0 {

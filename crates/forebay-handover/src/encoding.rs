@@ -3,6 +3,10 @@
 //! A daemon writes [`FORMAT`] and reads that and the one before. So it takes over from itself and from the release before it, and
 //! the release before it refuses. Whoever changes what [`State`] is written as raises the number, keeps a reader of the one
 //! before, and adds a state of it to the tests.
+//!
+//! * 1: [`State`].
+//! * 2: the same. A process that writes it also gives files that are open for writing ([`crate::Written`]), besides the state; whoever
+//!   does not read it would not take them.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +15,7 @@ use forebay_types::crc32c;
 use crate::state::{Nonsense, State};
 
 /// The format that this version writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// The oldest that it reads.
 pub const OLDEST_FORMAT: u32 = oldest(FORMAT);
 

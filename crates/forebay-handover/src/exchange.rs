@@ -13,13 +13,16 @@ use crate::giving::{self, Giver, Outcome};
 use crate::identity::Identity;
 use crate::message::{Ask, Order, PROTOCOL, Refusal, Say};
 use crate::sealed::{read_sealed, sealed};
-use crate::state::State;
+use crate::state::{State, Written};
 use crate::taking::{self, NotTaken, Taker};
 use crate::wire::{Wire, WireError};
 
+/// Files that are open for writing, at most: each has a descriptor.
+const MAX_WRITTEN: usize = 100_000;
+
 /// The old process, as far as a hand-over moves it. All of it may wait.
 pub trait GivingSide {
-    /// Paths of files that are open for writing.
+    /// Paths of files that are open for writing and cannot go on in another process as they are, as while they are uploaded.
     fn writers(&mut self) -> Vec<String>;
 
     /// Stops serving, and waits until all that was taken is answered.
@@ -55,6 +58,8 @@ pub struct Given {
     pub state: State,
     /// The connection to the kernel.
     pub connection: OwnedFd,
+    /// Files that are open for writing, with a descriptor of the bytes of each.
+    pub written: Vec<(Written, OwnedFd)>,
 }
 
 /// What the new process has been given, and may serve. Whoever does not come to serve it drops it in this order, in which its
@@ -65,6 +70,8 @@ pub struct Held {
     pub state: State,
     /// The connection to the kernel.
     pub connection: OwnedFd,
+    /// Files that are open for writing, with a descriptor of the bytes of each.
+    pub written: Vec<(Written, OwnedFd)>,
     /// The old process, which waits to hear whether the mount is served.
     pub holding: Holding,
 }
@@ -165,7 +172,13 @@ impl Giving<'_> {
     fn send_state(&mut self) -> Result<(), String> {
         let given = self.side.give().map_err(|error| format!("the mount cannot be given: {error}"))?;
         let bytes = encode(&given.state).map_err(|malformed| malformed.to_string())?;
+        let written = given.written.iter().map(|(file, _)| file);
+        given.state.check_written(written).map_err(|nonsense| nonsense.to_string())?;
         let memory = sealed(&bytes).map_err(|error| format!("there is no memory for the state: {error}"))?;
+        for (file, bytes) in given.written {
+            let sent = self.wire.send(&Say::Written(file), &[bytes.as_fd()]);
+            sent.map_err(|error| error.to_string())?;
+        }
         let sent = self.wire.send(&Say::Given, &[memory.as_fd(), given.connection.as_fd()]);
         sent.map_err(|error| error.to_string())?;
         self.given = self.giver.may_rescue().then_some((memory, given.connection));
@@ -176,7 +189,8 @@ impl Giving<'_> {
         let Some((memory, connection)) = self.given.take() else { return };
         let state = read_sealed(&memory).map_err(|error| error.to_string());
         match state.and_then(|bytes| decode(&bytes).map_err(|malformed| malformed.to_string())) {
-            Ok(state) => self.side.rescue(Given { state, connection }),
+            // What was open for writing is lost, as after a crash: its bytes are what another process had.
+            Ok(state) => self.side.rescue(Given { state, connection, written: Vec::new() }),
             Err(error) => error!(error, "what was given to another process cannot be read any more: the mount ends"),
         }
     }
@@ -245,18 +259,39 @@ pub fn take(
     patience: Duration,
     tell: &mut dyn FnMut(&[String]),
 ) -> Result<Held, NotTaken> {
+    take_if(socket, identity, order, patience, tell, &|_| Ok(()))
+}
+
+/// Says why files that are open for writing cannot go on in this process, if they cannot.
+pub type Accepts<'a> = &'a dyn Fn(&[(Written, OwnedFd)]) -> Result<(), String>;
+
+/// The same, unless `accepts` says why not: it is asked while the old process can still go on.
+///
+/// # Errors
+/// As of [`take`].
+pub fn take_if<'a>(
+    socket: UnixStream,
+    identity: Identity,
+    order: Order,
+    patience: Duration,
+    tell: &'a mut dyn FnMut(&[String]),
+    accepts: Accepts<'a>,
+) -> Result<Held, NotTaken> {
     let wire = Wire::of_hand_over(socket).map_err(|error| NotTaken::Io(error.to_string()))?;
     let (taker, first) = Taker::new(identity, order, patience, Instant::now());
-    Taking { descriptors: Vec::new(), state: None, taker, tell, wire }.run(first)
+    Taking { descriptors: Vec::new(), written: Vec::new(), state: None, taker, tell, accepts, wire }.run(first)
 }
 
 /// It goes in this order: the connection to the kernel before that to the old process.
 struct Taking<'a> {
     /// As they came: the state's memory, and the connection.
     descriptors: Vec<OwnedFd>,
+    /// What came before.
+    written: Vec<(Written, OwnedFd)>,
     state: Option<State>,
     taker: Taker,
     tell: &'a mut dyn FnMut(&[String]),
+    accepts: Accepts<'a>,
     wire: Wire,
 }
 
@@ -299,6 +334,7 @@ impl Taking<'_> {
             }),
             taking::Action::Drop => {
                 self.descriptors.clear();
+                self.written.clear();
                 None
             }
             // They were looked for before.
@@ -311,24 +347,46 @@ impl Taking<'_> {
             return Err(format!("{} descriptors came, and not two", self.descriptors.len()));
         };
         let bytes = read_sealed(memory).map_err(|error| error.to_string())?;
-        decode(&bytes).map_err(|malformed| malformed.to_string())
+        let state = decode(&bytes).map_err(|malformed| malformed.to_string())?;
+        let written = self.written.iter().map(|(file, _)| file);
+        state.check_written(written).map_err(|nonsense| nonsense.to_string())?;
+        (self.accepts)(&self.written)?;
+        Ok(state)
     }
 
     fn wait(&mut self) -> Result<taking::Event, NotTaken> {
         let deadline = self.taker.deadline();
-        match self.wire.receive::<Say>(deadline) {
-            Ok(Some((say, descriptors))) => {
-                if say == Say::Given {
-                    self.descriptors = descriptors;
+        loop {
+            return match self.wire.receive::<Say>(deadline) {
+                Ok(Some((Say::Written(file), descriptors))) => {
+                    self.keep(file, descriptors)?;
+                    continue;
                 }
-                Ok(taking::Event::Said(say))
-            }
-            Ok(None) => Ok(taking::Event::Late),
-            Err(WireError::Closed) => Ok(taking::Event::Closed),
-            // What was given is closed with us.
-            Err(WireError::Protocol(theirs)) => Err(NotTaken::Protocol { theirs, ours: PROTOCOL }),
-            Err(error) => Err(NotTaken::Io(error.to_string())),
+                Ok(Some((say, descriptors))) => {
+                    if say == Say::Given {
+                        self.descriptors = descriptors;
+                    }
+                    Ok(taking::Event::Said(say))
+                }
+                Ok(None) => Ok(taking::Event::Late),
+                Err(WireError::Closed) => Ok(taking::Event::Closed),
+                // What was given is closed with us.
+                Err(WireError::Protocol(theirs)) => Err(NotTaken::Protocol { theirs, ours: PROTOCOL }),
+                Err(error) => Err(NotTaken::Io(error.to_string())),
+            };
         }
+    }
+
+    /// A file that is open for writing comes, before the state in which it is.
+    fn keep(&mut self, file: Written, descriptors: Vec<OwnedFd>) -> Result<(), NotTaken> {
+        let refused = |why: &str| NotTaken::NotUnderstood(why.to_owned());
+        if self.state.is_some() || self.written.len() == MAX_WRITTEN {
+            return Err(refused("files that are open for writing come too late, or are too many"));
+        }
+        let one = <[OwnedFd; 1]>::try_from(descriptors);
+        let [bytes] = one.map_err(|_| refused("a file that is open for writing came without its bytes"))?;
+        self.written.push((file, bytes));
+        Ok(())
     }
 
     /// What is ours now. The old process waits to hear that it is served.
@@ -337,7 +395,7 @@ impl Taking<'_> {
         let both = state.zip(connection);
         let (state, connection) = both.ok_or_else(|| NotTaken::NotUnderstood("it gave nothing".to_owned()))?;
         let holding = Holding { wire: self.wire, taker: self.taker };
-        Ok(Held { state, connection, holding })
+        Ok(Held { state, connection, written: self.written, holding })
     }
 }
 
@@ -382,7 +440,16 @@ impl Holding {
         if !taker.waits_for_release() {
             return Ok(());
         }
-        Taking { descriptors: Vec::new(), state: None, taker, tell: &mut |_| {}, wire }.released()
+        let taking = Taking {
+            descriptors: Vec::new(),
+            written: Vec::new(),
+            state: None,
+            taker,
+            tell: &mut |_| {},
+            accepts: &|_| Ok(()),
+            wire,
+        };
+        taking.released()
     }
 }
 

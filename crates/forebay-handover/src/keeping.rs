@@ -89,6 +89,8 @@ pub(crate) struct Keeper<D> {
     held: Option<(D, Option<Restart>)>,
     serving: Option<Peer>,
     heir: Option<Peer>,
+    /// What an heir has given while the other one has not said yet that it does not serve any more: it may have taken the mount back.
+    coming: Option<Coming<D>>,
     /// Since when the one that serves does.
     since: Option<Instant>,
     /// When the next daemon is to be started.
@@ -100,6 +102,14 @@ pub(crate) struct Keeper<D> {
     delay: Duration,
 }
 
+/// What an heir has given before it is known whether it serves.
+#[derive(Clone, Debug)]
+struct Coming<D> {
+    heir: Peer,
+    what: D,
+    restart: Option<Restart>,
+}
+
 impl<D: Clone> Keeper<D> {
     /// A keeper of nothing yet.
     pub(crate) fn new(now: Instant) -> Self {
@@ -107,6 +117,7 @@ impl<D: Clone> Keeper<D> {
             held: None,
             serving: None,
             heir: None,
+            coming: None,
             since: None,
             start_at: None,
             until: Some(now + IDLE_FOR),
@@ -129,19 +140,24 @@ impl<D: Clone> Keeper<D> {
     pub(crate) fn on(&mut self, event: Event<D>, now: Instant) -> Option<Action<D>> {
         match event {
             Event::Keep(peer, what, restart) => {
-                self.held = Some((what, restart));
-                self.serves(peer, now);
+                if self.serving.is_some_and(|serving| serving != peer) && self.heir == Some(peer) {
+                    self.coming = Some(Coming { heir: peer, what, restart });
+                } else {
+                    // It serves: whoever else was about to does not.
+                    self.coming = None;
+                    self.held = Some((what, restart));
+                    self.serves(peer, now);
+                }
                 Some(Action::Kept(peer))
             }
             Event::Take(peer) => Some(self.take(peer, now)),
-            Event::Left(peer) if self.serving == Some(peer) => match self.heir {
-                Some(heir) => {
-                    self.serves(heir, now);
-                    None
-                }
-                None => Some(Action::LetGo(Over::Ended)),
-            },
-            Event::Left(_) => None,
+            Event::Left(peer) if self.serving == Some(peer) => self.left(now),
+            // The mount was taken back from it.
+            Event::Left(peer) => {
+                self.coming = self.coming.take().filter(|coming| coming.heir != peer);
+                self.heir = self.heir.filter(|heir| *heir != peer);
+                None
+            }
             Event::Forget(peer) if self.serving.is_some_and(|serving| serving != peer) => Some(Action::SayServed(peer)),
             Event::Forget(_) | Event::Ended => Some(Action::LetGo(Over::Ended)),
             Event::Closed(peer) => self.closed(peer, now),
@@ -169,7 +185,35 @@ impl<D: Clone> Keeper<D> {
         Action::Give(peer, what)
     }
 
+    /// The one that serves does not any more.
+    fn left(&mut self, now: Instant) -> Option<Action<D>> {
+        let Some(coming) = self.coming.take() else {
+            let Some(heir) = self.heir else { return Some(Action::LetGo(Over::Ended)) };
+            self.serves(heir, now);
+            return None;
+        };
+        self.held = Some((coming.what, coming.restart));
+        if self.heir == Some(coming.heir) {
+            self.serves(coming.heir, now);
+            return None;
+        }
+        // It has served, and died since.
+        self.serving = None;
+        if self.heir.is_none() { self.unserved(now) } else { None }
+    }
+
     fn closed(&mut self, peer: Peer, now: Instant) -> Option<Action<D>> {
+        if self.serving == Some(peer)
+            && let Some(coming) = self.coming.take()
+        {
+            if self.heir != Some(coming.heir) {
+                // Both have died, and neither has said which of them served last: what is held may be older than what the kernel knows.
+                return Some(Action::LetGo(Over::Unserved));
+            }
+            self.held = Some((coming.what, coming.restart));
+            self.serves(coming.heir, now);
+            return None;
+        }
         let had_part = self.serving == Some(peer) || self.heir == Some(peer);
         self.serving = self.serving.filter(|serving| *serving != peer);
         self.heir = self.heir.filter(|heir| *heir != peer);
@@ -362,8 +406,8 @@ mod tests {
         kept.on(Event::Take(2));
         kept.on(Event::Keep(2, 8, Some(restart())));
         assert_eq!(kept.on(Event::Closed(2)), None);
-        assert!(kept.keeper.deadline().is_some());
-        // The old one was not gone yet, and serves on.
+        assert_eq!(kept.keeper.deadline(), None, "the old one is not gone, and none is started beside it");
+        // It serves on.
         assert_eq!(kept.on(Event::Keep(1, 7, Some(restart()))), Some(Action::Kept(1)));
         assert_eq!(kept.keeper.deadline(), None);
         kept.on(Event::Take(3));
@@ -372,6 +416,50 @@ mod tests {
         assert_eq!(kept.on(Event::Take(3)), Some(Action::Give(3, 7)), "it has not, and asks again");
         kept.on(Event::Closed(3));
         assert!(matches!(kept.wait(), (_, Action::Start(_))), "it was to be the last one");
+    }
+
+    #[test]
+    fn an_heir_from_which_the_mount_was_taken_back_is_followed_by_nobody_whether_it_says_so_or_dies() {
+        for end in [Event::Left(2), Event::Closed(2)] {
+            let mut kept = Kept::new();
+            kept.on(Event::Keep(1, 7, Some(restart())));
+            kept.on(Event::Take(2));
+            // The old one serves again, and the heir was stopped, and goes on.
+            kept.on(Event::Keep(1, 7, Some(restart())));
+            assert_eq!(kept.on(Event::Keep(2, 8, Some(restart()))), Some(Action::Kept(2)));
+            assert_eq!(kept.on(end), None);
+            assert_eq!(kept.keeper.deadline(), None, "the old one serves");
+            assert_eq!(kept.keeper.held(), Some(&7));
+        }
+    }
+
+    #[test]
+    fn an_heir_that_has_served_and_died_before_the_old_daemon_said_so_is_followed_by_the_next() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        kept.on(Event::Take(2));
+        kept.on(Event::Keep(2, 8, Some(restart())));
+        kept.on(Event::Closed(2));
+        assert_eq!(kept.on(Event::Left(1)), None);
+        assert!(matches!(kept.wait(), (_, Action::Start(_))));
+        assert_eq!(kept.on(Event::Take(3)), Some(Action::Give(3, 8)), "what it had");
+    }
+
+    #[test]
+    fn where_both_die_and_it_is_not_known_who_served_last_the_mount_ends() {
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        kept.on(Event::Take(2));
+        kept.on(Event::Keep(2, 8, Some(restart())));
+        kept.on(Event::Closed(2));
+        assert_eq!(kept.on(Event::Closed(1)), Some(Action::LetGo(Over::Unserved)));
+        // One that dies before its heir has its mount served on.
+        let mut kept = Kept::new();
+        kept.on(Event::Keep(1, 7, Some(restart())));
+        kept.on(Event::Take(2));
+        kept.on(Event::Keep(2, 8, Some(restart())));
+        assert_eq!((kept.on(Event::Closed(1)), kept.keeper.held()), (None, Some(&8)));
+        assert_eq!(kept.keeper.deadline(), None);
     }
 
     #[test]

@@ -92,6 +92,30 @@ impl Started {
     }
 }
 
+/// A daemon that a launcher was asked to start by somebody who is no keeper.
+#[derive(Debug)]
+pub struct Launched(Started);
+
+impl Launched {
+    /// Has the launcher that listens at `launcher` start it. May wait.
+    ///
+    /// # Errors
+    /// When it is not started, or nobody listens there.
+    pub fn by(launcher: &Path, restart: &Restart) -> io::Result<Self> {
+        Started::by(Some(launcher), restart).map(Self)
+    }
+
+    /// Why it does not run, if it does not any more.
+    pub fn failure(&mut self) -> Option<String> {
+        match self.0.ended() {
+            Ok(None) => None,
+            Ok(Some(Ended(Some(code)))) => Some(format!("it ended with code {code}")),
+            Ok(Some(Ended(None))) => Some("it was killed, or whoever started it is gone".to_owned()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
 /// Starts the daemon that a keeper asks for over `socket`, as `renewed` makes of that, and tells it how it ends. Returns when it has.
 ///
 /// # Errors
@@ -160,6 +184,22 @@ mod tests {
             assert_eq!(wait(&mut started), Ended(Some(7)), "{launcher:?}");
         }
         launching.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn who_is_no_keeper_hears_why_what_it_asked_for_does_not_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, launching) = launcher(directory.path());
+        let mut launched = Launched::by(&path, &Restart::of_shell("exit 6")).unwrap();
+        let failure = loop {
+            match launched.failure() {
+                Some(failure) => break failure,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(failure, "it ended with code 6");
+        launching.join().unwrap().unwrap();
+        assert!(Launched::by(&directory.path().join("none.sock"), &Restart::of_shell("")).is_err());
     }
 
     #[test]

@@ -40,13 +40,13 @@ mod tests;
 mod wire;
 
 pub use encoding::{FORMAT, Malformed, OLDEST_FORMAT, decode, encode};
-pub use exchange::{Given, GivingSide, Held, Holding, give, take};
+pub use exchange::{Accepts, Given, GivingSide, Held, Holding, give, take, take_if};
 pub use giving::Outcome;
 pub use identity::{Difference, Identity};
 pub use journal::{Record, recover, replay};
 pub use keeper::{KeeperProcess, Visitors};
 pub use kept::{KeeperLink, Keeps, Kept, Taken};
-pub use launching::launch;
+pub use launching::{Launched, launch};
 pub use memory::{Journal, Unreadable, read_kept, spend, was_left};
 pub use message::{Order, Refusal};
 pub use peer::{Peer, peer_of};
@@ -54,6 +54,6 @@ pub use restart::Restart;
 pub use sealed::{read_sealed, sealed};
 pub use state::{
     Agreed, DirectoryHandle, FileHandle, HandleNumbers, Handles, HeldInode, Named, Names, Nonsense, Open, ReadSoFar,
-    Reads, State, Suspect, VirtualHandle,
+    Reads, State, Suspect, VirtualHandle, Written,
 };
 pub use taking::{LETS_GO_WITHIN, NotTaken};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoding::{FORMAT, readable};
 use crate::identity::{Difference, Identity};
+use crate::state::Written;
 
 /// The number of the protocol.
 pub(crate) const PROTOCOL: u16 = 2;
@@ -83,6 +84,8 @@ pub(crate) enum Say {
     Released,
     /// It has waited for long enough, hears no more after this, and serves again. Who has not said before that it serves may not.
     TakenBack,
+    /// Before [`Say::Given`]: a file that is open for writing. A descriptor of its bytes comes with this message.
+    Written(Written),
 }
 
 /// Why a mount is not given away.
@@ -101,8 +104,8 @@ pub enum Refusal {
     /// Options differ that a hand-over cannot change.
     #[error("options differ that a mount keeps for as long as it is there: {}", list(.0))]
     Options(Vec<Difference>),
-    /// Files are open for writing.
-    #[error("files are open for writing: {}", .0.join(", "))]
+    /// Files are open for writing that cannot go on in another process as they are.
+    #[error("files are open for writing that were removed, or are being uploaded: {}", .0.join(", "))]
     Writers(Vec<String>),
     /// Requests are not answered in time.
     #[error("{0} requests of programs got no answer in time")]
@@ -128,7 +131,7 @@ impl Refusal {
         match self {
             Self::Format { .. } => "use the version that runs, or a newer one; or unmount and mount again",
             Self::Options(_) => "set them as they are, or unmount and mount again",
-            Self::Writers(_) => "close them, or allow more time with `--timeout`",
+            Self::Writers(_) => "close those that were removed, or allow more time with `--timeout`",
             Self::Unanswered(_) => "try again when reads work: `forebay stats` shows whether workers are reached",
             Self::Uring => "unmount and mount again; with `fuse.io=device` the next replacement works",
             Self::Detached => "mount again",

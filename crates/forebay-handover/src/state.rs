@@ -1,11 +1,11 @@
-//! What a daemon knows of a mount that the kernel relies on, at a moment when no request is under way and no file is open for
-//! writing.
+//! What a daemon knows of a mount that the kernel relies on, at a moment when no request is under way. Of files that are open for
+//! writing more is to be known ([`Written`]).
 //!
 //! A state that was read makes sense ([`State::check`]): whoever restores it need not look again whether an inode is there that a
 //! handle names. Inodes are named by their place in the list, since a handle may be open on one that the kernel has forgotten
 //! meanwhile, while another one has its number.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use forebay_types::{Attr, DirEntry, FileVersion, FsPath};
 use serde::{Deserialize, Serialize};
@@ -172,6 +172,20 @@ pub enum Reads {
     Lost,
 }
 
+/// A file that is open for writing, and goes on being written by the next process. It goes beside the state, in which its inode is lost,
+/// and its handles that write are ([`Reads::Lost`]): for whoever goes on without its bytes, as after a crash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// The place of its inode in [`State::inodes`].
+    pub inode: u32,
+    /// The handles that write.
+    pub writers: Vec<u64>,
+    /// A read has found that the origin has another version.
+    pub changed: bool,
+    /// What is known of its bytes, as whoever stages them has it.
+    pub draft: Vec<u8>,
+}
+
 /// What was read through a handle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadSoFar {
@@ -244,6 +258,9 @@ pub enum Nonsense {
     /// Handles of files are on files, and those of directories on directories.
     #[error("a handle on a directory is on a file, or the other way round")]
     Kind,
+    /// Whoever writes has a handle for it.
+    #[error("a file that is open for writing has no handle that writes, or is named twice")]
+    Writer,
     /// Positions ascend, and end before the largest number.
     #[error("a position in a directory is beyond all positions, or they do not ascend")]
     Position,
@@ -261,6 +278,29 @@ impl State {
         self.check_files()?;
         self.check_directories()?;
         self.virtual_files.check()
+    }
+
+    /// Whether these are files of it that are open for writing, each named once.
+    ///
+    /// # Errors
+    /// What they are not.
+    pub fn check_written<'a>(&self, written: impl IntoIterator<Item = &'a Written>) -> Result<(), Nonsense> {
+        let is_writer = |(_, file): &&(u64, FileHandle)| file.reads == Reads::Lost;
+        let writers: HashMap<u64, u32> =
+            self.files.open.iter().filter(is_writer).map(|(handle, file)| (*handle, file.inode)).collect();
+        let mut inodes = HashSet::new();
+        for file in written {
+            if self.inode(file.inode)?.attr.version().is_none() {
+                return Err(Nonsense::Kind);
+            }
+            let is_of_it = |handle: &u64| writers.get(handle) == Some(&file.inode);
+            let mut handles = HashSet::new();
+            let are_writers = file.writers.iter().all(|handle| is_of_it(handle) && handles.insert(*handle));
+            if handles.is_empty() || !are_writers || !inodes.insert(file.inode) {
+                return Err(Nonsense::Writer);
+            }
+        }
+        Ok(())
     }
 
     fn check_inodes(&self) -> Result<(), Nonsense> {

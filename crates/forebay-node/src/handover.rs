@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -13,7 +14,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_fuse::HandOver;
-use forebay_handover::{Given, GivingSide, Held, Identity, Keeps, NotTaken, Order, Refusal, give, peer_of, take};
+use forebay_handover::{
+    Given, GivingSide, Held, Identity, Keeps, NotTaken, Order, Refusal, Written, give, peer_of, take_if,
+};
 use forebay_private::{PrivateError, PrivateListener, may_talk, nobody, our_user};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -237,7 +240,7 @@ impl GivingSide for Side {
     fn writers(&mut self) -> Vec<String> {
         // Nobody is waited for when this process ends: to drain is refused then.
         let mount = self.mount.as_ref().filter(|_| !self.stop.is_cancelled());
-        mount.map(HandOver::writers).unwrap_or_default()
+        mount.map(HandOver::held_back).unwrap_or_default()
     }
 
     fn drain(&mut self, within: Duration) -> Result<(), Refusal> {
@@ -318,15 +321,24 @@ impl Running {
         Ok(None)
     }
 
-    /// Takes the mount over, waiting for writers for as long as `patience`. Whoever drops this ends that, and the process that serves
+    /// Takes the mount over, waiting for writers for as long as `patience`. `staging`: where what is written is staged, if anything is. Whoever drops this ends that, and the process that serves
     /// the mount goes on, unless it has let go of it already.
     ///
     /// # Errors
     /// Why not, with what to do about it.
-    pub(crate) async fn take(self, identity: Identity, order: Order, patience: Duration) -> anyhow::Result<Held> {
+    pub(crate) async fn take(
+        self,
+        identity: Identity,
+        order: Order,
+        patience: Duration,
+        staging: Option<PathBuf>,
+    ) -> anyhow::Result<Held> {
         let socket = connect(&self.socket)?;
         let mut hang_up = HangUp(Some(socket.try_clone().context("cannot duplicate a socket")?));
-        let taking = move || take(socket, identity, order, patience, &mut |files| tell(files));
+        let taking = move || {
+            let accepts = |written: &[(Written, OwnedFd)]| accept(staging.as_deref(), written);
+            take_if(socket, identity, order, patience, &mut |files| tell(files), &accepts)
+        };
         let taken = tokio::task::spawn_blocking(taking).await.context("taking the mount over panicked")?;
         // What was taken has the connection now.
         hang_up.0 = None;
@@ -373,6 +385,14 @@ pub(crate) fn is_nobody(error: &anyhow::Error, is_served: impl FnOnce() -> bool)
 pub(crate) fn is_served(mountpoint: &Path) -> bool {
     let shown = mountpoint.display().to_string();
     state::all().iter().any(|state| state.mountpoint == shown)
+}
+
+/// Whether what is open for writing can go on in a process with this staging directory.
+fn accept(staging: Option<&Path>, written: &[(Written, OwnedFd)]) -> Result<(), String> {
+    written.iter().try_for_each(|(file, bytes)| match staging {
+        Some(staging) => forebay_staging::is_in(staging, &file.draft, bytes).map_err(|failure| failure.to_string()),
+        None => Err("files are open for writing, and this process takes no writes".to_owned()),
+    })
 }
 
 fn tell(files: &[String]) {
@@ -423,7 +443,7 @@ mod tests {
             // It answers nothing, and sees the end.
             socket.read_to_end(&mut Vec::new()).unwrap()
         });
-        let taking = Running { socket }.take(identity(), Order::ReleaseFirst, SOON);
+        let taking = Running { socket }.take(identity(), Order::ReleaseFirst, SOON, None);
         tokio::select! {
             taken = taking => panic!("nobody gave it: {:?}", taken.err()),
             asked = is_asked => asked.unwrap(),

@@ -10,7 +10,7 @@ use forebay_client::Client;
 use forebay_cluster::records::mounts::MOUNTS;
 use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
 use forebay_fuse::{HandOver, Mount, MountError, MountOptions, ReportSource, Successor, Survival, Unmounted};
-use forebay_handover::{Held, Identity, Keeps, spend};
+use forebay_handover::{Given, Held, Identity, Keeps, spend};
 use forebay_state::StateStore;
 use forebay_state::membership::Members;
 use forebay_types::FsPath;
@@ -281,7 +281,10 @@ fn materialise_requests(place: &Place, offer: &Offer, loaded: &Loaded, mount: &M
 }
 
 /// Where what is written waits for the origin, if anything is.
-fn staging(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+///
+/// # Errors
+/// When no directory for it can be made.
+pub(crate) fn staging(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     match config.write_mode {
         WriteMode::Through => staged::directory(config).map(Some),
         WriteMode::None => Ok(None),
@@ -329,8 +332,8 @@ pub(crate) async fn prepare(
 pub(crate) async fn succeed(successor: Successor, held: Held) -> anyhow::Result<Mount> {
     let serving = move || {
         // The last one that goes: by its end the process before learns that nobody serves.
-        let Held { state, connection, mut holding } = held;
-        let mount = successor.serve(state, connection, || holding.serves())?;
+        let Held { state, connection, written, mut holding } = held;
+        let mount = successor.serve(Given { state, connection, written }, || holding.serves())?;
         let released = holding.released();
         mount.keep_again();
         mount.answers()?;

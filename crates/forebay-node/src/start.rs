@@ -241,7 +241,7 @@ impl Starting<'_> {
         match plan.order() {
             Order::ServeFirst => Ok(Before::Running(running)),
             order @ Order::ReleaseFirst => {
-                let taking = running.take(identity, order, patience);
+                let taking = running.take(identity, order, patience, mounted::staging(&plan.loaded.config)?);
                 Ok(Before::Released(Box::new(Self::unless_cancelled(self.cancelled, taking).await?)))
             }
         }
@@ -496,7 +496,8 @@ impl Starting<'_> {
                 let successor = mounted::prepare(mountpoint, offer, loaded, survival);
                 let successor = Self::unless_cancelled(cancelled, successor).await?;
                 let identity = mounted::identity(mountpoint, &plan.namespace(), loaded);
-                let taking = running.take(identity, Order::ServeFirst, plan.replaces.unwrap_or_default());
+                let (patience, staging) = (plan.replaces.unwrap_or_default(), mounted::staging(&loaded.config)?);
+                let taking = running.take(identity, Order::ServeFirst, patience, staging);
                 let held = Self::unless_cancelled(cancelled, taking).await?;
                 let mount = mounted::succeed(successor, held).await?;
                 self.parts.place = Some(Self::unless_cancelled(cancelled, claim_served(mountpoint)).await?);

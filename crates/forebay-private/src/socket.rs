@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
@@ -46,13 +46,15 @@ pub fn nobody() -> u32 {
     set.ok().and_then(|set| set.trim().parse().ok()).unwrap_or(USUAL)
 }
 
-/// A socket that listens for processes of this user and of root. Its path goes with it.
+/// A socket that listens for processes of this user and of root. Its path goes with it, unless another process listens there by then.
 #[derive(Debug)]
 pub struct PrivateListener {
     listener: UnixListener,
     directory: PrivateDirectory,
     name: String,
     path: PathBuf,
+    /// Of the socket's own file.
+    inode: u64,
     nobody: u32,
 }
 
@@ -77,7 +79,8 @@ impl PrivateListener {
         let listener = UnixListener::bind(path).map_err(refused)?;
         // Until here the directory alone keeps others away.
         std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(refused)?;
-        Ok(Self { listener, directory, name: name.to_owned(), path: path.to_owned(), nobody: nobody() })
+        let inode = path.symlink_metadata().map_err(refused)?.ino();
+        Ok(Self { listener, directory, name: name.to_owned(), path: path.to_owned(), inode, nobody: nobody() })
     }
 
     /// The next that connects and may talk to us. Others are sent away.
@@ -101,11 +104,19 @@ impl PrivateListener {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The number of the socket's file: at its path there is another one once another process listens there.
+    #[must_use]
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
 }
 
 impl Drop for PrivateListener {
     fn drop(&mut self) {
-        let _ = self.directory.remove(&self.name);
+        if self.path.symlink_metadata().is_ok_and(|there| there.ino() == self.inode) {
+            let _ = self.directory.remove(&self.name);
+        }
     }
 }
 
@@ -144,6 +155,18 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let listener = PrivateListener::bind(&path).unwrap();
         let (connected, accepted) = tokio::join!(UnixStream::connect(&path), listener.accept());
+        assert!(connected.is_ok() && accepted.is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_who_came_next_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("private/a.sock");
+        let before = PrivateListener::bind(&path).unwrap();
+        let after = PrivateListener::bind(&path).unwrap();
+        assert_ne!(before.inode(), after.inode());
+        drop(before);
+        let (connected, accepted) = tokio::join!(UnixStream::connect(&path), after.accept());
         assert!(connected.is_ok() && accepted.is_ok());
     }
 

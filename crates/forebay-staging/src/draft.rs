@@ -23,6 +23,10 @@ impl Draft {
         Self { inner }
     }
 
+    pub(crate) fn inner(&self) -> &Arc<DraftInner> {
+        &self.inner
+    }
+
     /// Its length in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {

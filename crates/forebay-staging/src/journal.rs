@@ -207,6 +207,13 @@ impl Journal {
         }
     }
 
+    /// Whether `file` has the bytes of this draft.
+    pub(crate) fn is_of(&self, id: &str, file: &File) -> bool {
+        let numbers = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+        let there = std::fs::symlink_metadata(self.data(id)).map(numbers);
+        is_id(id) && there.is_ok_and(|there| file.metadata().map(numbers).is_ok_and(|is| is == there))
+    }
+
     fn owner_is_alive(&self, id: &str) -> bool {
         self.read(id).is_ok_and(|record| record.process.is_alive())
     }

@@ -194,7 +194,7 @@ fn content_of(record: &Record, staged: &StagedFile) -> Result<Content, Failure> 
 }
 
 /// Makes a draft what the record says.
-fn restore(inner: &Arc<DraftInner>, record: Record, staged: StagedFile) {
+pub(crate) fn restore(inner: &Arc<DraftInner>, record: Record, staged: StagedFile) {
     let mut guard = inner.state.lock();
     let state = &mut *guard;
     state.dirty = true;

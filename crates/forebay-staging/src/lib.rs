@@ -23,7 +23,8 @@
 //! * `room`, `reclaim`: waiting for room, and making it;
 //! * `journal`, `record`, `process`: the staging directory, what is written down in it, and whose it is;
 //! * `report`: what is counted;
-//! * `recover`, `left`: what is found there, and what is done about it.
+//! * `recover`, `left`: what is found there, and what is done about it;
+//! * `handing`: drafts that go on in another process.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -32,6 +33,7 @@ mod content;
 mod draft;
 mod edit;
 mod error;
+mod handing;
 mod journal;
 mod left;
 mod lifecycle;
@@ -63,6 +65,7 @@ mod tests;
 
 pub use draft::Draft;
 pub use error::StagingError;
+pub use handing::{Handing, adopt, is_in};
 pub use left::{RetryOptions, Staged, StagedState, drop_staged, retry, staged};
 pub use options::StagingOptions;
 pub use remote::{Base, Remote};

@@ -54,7 +54,7 @@ impl DraftInner {
     /// The last handle has dropped it.
     pub(crate) fn dropped(&self) {
         let mut state = self.state.lock();
-        if state.left.is_some() {
+        if state.left.is_some() || state.is_lent {
             return;
         }
         // A sync that is under way goes on, and comes back here.
@@ -84,7 +84,7 @@ impl DraftInner {
     pub(crate) fn write_down_unsynced(&self) {
         let has_something_to_lose = {
             let state = self.state.lock();
-            state.dirty && !state.unlinked && state.left.is_none()
+            state.dirty && !state.unlinked && state.left.is_none() && !state.is_lent
         };
         if has_something_to_lose {
             self.warn(self.write_down(As::Exactly, false));

@@ -106,7 +106,6 @@ impl Parts {
     }
 
     /// How many parts are under way.
-    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -302,6 +301,14 @@ impl Parts {
         self.generation += 1;
         let sent = Some(Sent { generation: self.generation, length, tag });
         self.touched.insert(number, Part { changed: self.generation, sent, ..Part::new(now) });
+    }
+
+    /// A part that another process may have changed, unless it is known that it was sent.
+    pub(crate) fn restore_unsent(&mut self, number: u32, now: Instant) {
+        if !self.touched.contains_key(&number) {
+            self.generation += 1;
+            self.touched.insert(number, Part { changed: self.generation, ..Part::new(now) });
+        }
     }
 
     /// Whether the part was not changed since the last sync, and is not being sent.

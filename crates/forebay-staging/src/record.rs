@@ -89,7 +89,8 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+/// The other way round; `None`: these are no such digits.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| if let [high, low] = *pair { Some(digit(high)? << 4 | digit(low)?) } else { None }).collect()

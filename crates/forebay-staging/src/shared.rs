@@ -305,6 +305,10 @@ impl Drop for DraftInner {
         let state = self.state.get_mut();
         let staged = state.content.staged();
         let Some(file) = &state.file else { return };
+        if state.is_lent {
+            // The lock is that of all descriptors.
+            return self.shared.room.give(staged);
+        }
         // Closing alone would not do: a child process that is just being started shares the descriptor for a moment.
         let _ = file.file.unlock();
         if state.left.is_some() {

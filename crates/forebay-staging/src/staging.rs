@@ -93,6 +93,10 @@ impl Staging {
         self.draft(path, Content::new(size), Some(base))
     }
 
+    pub(crate) fn shared(&self) -> &Arc<StagingShared> {
+        &self.shared
+    }
+
     fn draft(&self, path: FsPath, content: Content, base: Option<Arc<dyn Base>>) -> Result<Arc<Draft>, Failure> {
         if self.shared.closing.is_cancelled() {
             return Err(crate::error::closing());

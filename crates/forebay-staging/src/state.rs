@@ -70,6 +70,8 @@ pub(crate) struct DraftState {
     pub(crate) dropped: bool,
     /// It could not be uploaded and was left in the staging directory.
     pub(crate) left: Option<Failure>,
+    /// Another process works with it, or may again: its file and the lock on it are not this one's to let go of.
+    pub(crate) is_lent: bool,
     /// Why the last sync failed.
     pub(crate) error: Option<String>,
     /// What the last sync made.
@@ -100,6 +102,7 @@ impl DraftState {
             syncing: false,
             dropped: false,
             left: None,
+            is_lent: false,
             error: None,
             attr: None,
             modified: now,

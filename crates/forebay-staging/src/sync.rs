@@ -74,6 +74,13 @@ impl Held {
         Self { inner: Arc::clone(inner), _serial: serial }
     }
 
+    /// The same, if no sync is under way at this moment.
+    pub(crate) fn try_new(inner: &Arc<DraftInner>) -> Option<Self> {
+        let serial = Arc::clone(&inner.serial).try_lock_owned().ok()?;
+        inner.state.lock().syncing = true;
+        Some(Self { inner: Arc::clone(inner), _serial: serial })
+    }
+
     /// As [`Draft::sync`](crate::Draft::sync).
     ///
     /// # Errors

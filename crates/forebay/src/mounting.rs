@@ -51,7 +51,7 @@ pub(crate) struct ReplaceArgs {
     /// Take over the mount that another process serves here, if there is one: files that are open stay open
     #[arg(long)]
     replace: bool,
-    /// How long to wait, with --replace, until no file is open for writing
+    /// How long to wait, with --replace, for files that are being uploaded, or were removed while they are open for writing
     #[arg(long, value_name = "DURATION", default_value = "60s", requires = "replace", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }

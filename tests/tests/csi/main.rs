@@ -155,6 +155,91 @@ fn what_a_pod_has_open_goes_on_when_daemon_and_driver_are_killed_and_started_aga
 }
 
 #[test]
+fn what_a_pod_reads_and_writes_goes_on_when_the_drivers_pod_is_replaced() {
+    if !can_survive() {
+        return;
+    }
+    let Some(mut node) = Node::new() else { return };
+    let (data, size) = (DataSet::new(9), 9 * MIB + 777);
+    node.bucket.put("big", data, size);
+    node.start_keepers();
+    node.stage().unwrap();
+    node.publish(1, false).unwrap();
+
+    let at = |name: &str| node.directory.path().join(name);
+    let (read, wrote, go, closed) = (at("read"), at("wrote"), at("go"), at("closed"));
+    let root = node.text(&target(1));
+    let script = format!(
+        "exec 3< {root}/big 4> {root}/new > {}; echo before >&4; dd bs=1M count=3 iflag=direct,fullblock <&3 || exit 1; \
+         touch {}; until [ -e {} ]; do sleep 0.01; done; echo after >&4 || exit 1; cat <&3 || exit 1; \
+         exec 4>&- && touch {}",
+        read.display(),
+        wrote.display(),
+        go.display(),
+        closed.display()
+    );
+    let mut pod = node.container().start(Command::new("sh").args(["-c", &script]));
+    eventually("the pod has written", SOON, || wrote.exists());
+    // Twice: what was taken over is given away again.
+    for _ in 0..2 {
+        let before = node.daemon_pids();
+        node.replace();
+        eventually("another process serves", SOON, || {
+            let now = node.daemon_pids();
+            now.len() == 1 && now.is_disjoint(&before)
+        });
+        // Not only does it run: it answers.
+        assert_eq!(node.shell(&format!("cat {root}/new")).succeeded().text(), "before\n");
+    }
+    std::fs::write(&go, "").unwrap();
+    assert!(pod.wait().unwrap().success() && closed.exists());
+    let bytes = std::fs::read(&read).unwrap();
+    assert_eq!((bytes.len() as u64, data.first_difference(0, &bytes)), (size, None));
+    assert_eq!(node.bucket.object("new"), b"before\nafter\n");
+    node.unpublish("volume", 1).unwrap();
+    node.unstage().unwrap();
+    assert!(!node.is_mounted() && node.daemons() == 0);
+}
+
+#[test]
+fn a_volume_whose_secret_has_changed_goes_on_with_what_is_in_it_now() {
+    if !can_survive() {
+        return;
+    }
+    let Some(mut node) = Node::new() else { return };
+    node.bucket.put_text("hello", "from the bucket");
+    node.start_keepers();
+    let mut secrets = node.secrets(false);
+    node.publish_inline(1, secrets.clone()).unwrap();
+    let before = node.daemon_pids();
+    // As the kubelet comes again and again (`requiresRepublish`).
+    node.publish_inline(1, secrets.clone()).unwrap();
+    assert_eq!(node.daemon_pids(), before, "nothing has changed");
+    let hello = format!("{}/hello", node.text(&target(1)));
+    let (go, read) = (node.directory.path().join("go"), node.directory.path().join("read"));
+    let script = format!(
+        "exec 3< {hello} > {}; until [ -e {} ]; do sleep 0.01; done; exec cat <&3",
+        read.display(),
+        go.display()
+    );
+    let mut reader = node.container().start(Command::new("sh").args(["-c", &script]));
+    eventually("the pod has it open", SOON, || read.exists());
+    secrets.insert("AWS_DEFAULT_REGION".to_owned(), "eu-west-1".to_owned());
+    node.publish_inline(1, secrets.clone()).unwrap();
+    let after = node.daemon_pids();
+    assert!(after.len() == 1 && after.is_disjoint(&before), "{before:?} {after:?}");
+    let has_it = format!("grep -qz '^AWS_DEFAULT_REGION=eu-west-1$' /proc/{}/environ", after.first().unwrap());
+    let _ = node.shell(&has_it).succeeded();
+    std::fs::write(&go, "").unwrap();
+    assert!(reader.wait().unwrap().success());
+    assert_eq!(std::fs::read_to_string(&read).unwrap(), "from the bucket");
+    node.publish_inline(1, secrets).unwrap();
+    assert_eq!(node.daemon_pids(), after);
+    node.unpublish("csi-1", 1).unwrap();
+    assert!(!node.is_mounted() && node.daemons() == 0);
+}
+
+#[test]
 fn daemons_whose_keepers_have_ended_ask_the_next_pod_for_others() {
     if !can_survive() {
         return;

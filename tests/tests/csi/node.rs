@@ -1,6 +1,7 @@
 //! A node: a kubelet's directory, a driver that is called as the kubelet calls it, and the daemons and keepers that it starts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -152,6 +153,25 @@ impl Node {
         let _ = self.shell(&format!("kill -9 $(cat {pid})")).succeeded();
         let mut driver = self.driver.take().expect("the driver");
         driver.wait().unwrap();
+    }
+
+    /// Starts the next driver beside the one that runs, and ends that one then, as a DaemonSet with `maxSurge` does.
+    pub(crate) fn replace(&mut self) {
+        let pid = std::fs::read_to_string(self.directory.path().join("pid")).unwrap();
+        let mut before = self.driver.take().expect("the driver");
+        let launcher = self.private("launcher.sock");
+        let listens = || launcher.metadata().map(|socket| socket.ino()).ok();
+        let was = listens();
+        self.start();
+        eventually("the next driver listens", SOON, || listens().is_some_and(|is| Some(is) != was));
+        let _ = self.shell(&format!("kill -TERM {}", pid.trim())).succeeded();
+        assert!(before.wait().unwrap().success());
+    }
+
+    /// The numbers of the daemons.
+    pub(crate) fn daemon_pids(&self) -> BTreeSet<u32> {
+        let listed = self.shell(&format!("{DAEMONS} | cut -d/ -f3"));
+        listed.text().lines().map(|line| line.trim().parse().unwrap()).collect()
     }
 
     /// The same of the daemons.

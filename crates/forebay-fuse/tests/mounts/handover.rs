@@ -42,18 +42,18 @@ fn successor(mounted: &Mounted, options: &MountOptions) -> Successor {
 }
 
 fn drain(hand_over: &HandOver) -> Given {
-    assert_eq!((hand_over.cannot(), hand_over.writers()), (None, Vec::<String>::new()));
+    assert_eq!((hand_over.cannot(), hand_over.held_back()), (None, Vec::<String>::new()));
     hand_over.drain(MINUTE).unwrap();
-    let Given { state, connection } = hand_over.give().unwrap();
+    let Given { state, connection, written } = hand_over.give().unwrap();
     let state = decode(&encode(&state).unwrap()).unwrap();
-    Given { state, connection }
+    Given { state, connection, written }
 }
 
 /// Another server takes over.
 fn replace(mounted: &mut Mounted, options: &MountOptions) {
     let (successor, hand_over) = (successor(mounted, options), mounted.mount.hand_over());
-    let Given { state, connection } = drain(&hand_over);
-    let next = successor.serve(state, connection, || Ok(())).unwrap();
+    let given = drain(&hand_over);
+    let next = successor.serve(given, || Ok(())).unwrap();
     hand_over.leave();
     let before = std::mem::replace(&mut mounted.mount, next);
     mounted.runtime.block_on(async { tokio::time::timeout(MINUTE, before.wait()).await }).unwrap();
@@ -130,7 +130,7 @@ fn a_program_that_asks_while_nobody_serves_waits_for_the_next_server() {
     let mut mounted = mounted();
     let (file, successor) = (mounted.open_direct("file"), successor(&mounted, &options()));
     let hand_over = mounted.mount.hand_over();
-    let Given { state, connection } = drain(&hand_over);
+    let given = drain(&hand_over);
     let (asked, answered) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -148,7 +148,7 @@ fn a_program_that_asks_while_nobody_serves_waits_for_the_next_server() {
             assert!(!answered.load(Ordering::Acquire));
             Ok(())
         };
-        let next = successor.serve(state, connection, nothing_is_answered).unwrap();
+        let next = successor.serve(given, nothing_is_answered).unwrap();
         hand_over.leave();
         assert!(reader.join().unwrap() == pattern(SIZE, 1));
         mounted.mount = next;
@@ -194,7 +194,7 @@ fn a_server_that_is_asked_again_at_once_answers_nothing_of_what_it_gave_away() {
         hand_over.resume();
         // That is said once: what is said again is not kept for the next pause.
         hand_over.resume();
-        let Given { state, connection } = drain(&hand_over);
+        let given = drain(&hand_over);
         let read = mounted.mount.stats().read_bytes;
         let next = thread::scope(|scope| {
             let reader = scope.spawn(|| {
@@ -202,7 +202,7 @@ fn a_server_that_is_asked_again_at_once_answers_nothing_of_what_it_gave_away() {
                 file.read_exact_at(&mut bytes, 0).unwrap();
                 bytes
             });
-            let next = successor.serve(state, connection, || Ok(())).unwrap();
+            let next = successor.serve(given, || Ok(())).unwrap();
             assert!(reader.join().unwrap() == pattern(SIZE, 1)[..4096]);
             next
         });
@@ -274,10 +274,10 @@ fn a_mount_that_is_gone_is_not_served() {
     }
     let mut mounted = mounted();
     let (successor, hand_over) = (successor(&mounted, &options()), mounted.mount.hand_over());
-    let Given { state, connection } = drain(&hand_over);
+    let given = drain(&hand_over);
     // As somebody else may, while nobody serves.
     rustix::mount::unmount(mounted.mount.mountpoint(), rustix::mount::UnmountFlags::DETACH).unwrap();
-    let refused = successor.serve(state, connection, || panic!("it is not served")).err();
+    let refused = successor.serve(given, || panic!("it is not served")).err();
     assert!(matches!(refused, Some(MountError::NotMounted(_))), "{refused:?}");
     hand_over.resume();
     let _ = mounted

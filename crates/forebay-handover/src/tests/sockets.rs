@@ -1,16 +1,17 @@
 //! Both ends over a real socket, with a file in the place of the kernel's connection.
 
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::states::full;
-use crate::exchange::{Given, GivingSide, give, take};
+use crate::exchange::{Given, GivingSide, give, take, take_if};
 use crate::giving::Outcome;
 use crate::identity::tests::identity;
 use crate::message::{Ask, Hello, Order, Refusal, Say};
+use crate::state::{Nonsense, Reads, State, Written};
 use crate::taking::NotTaken;
 use crate::wire::Wire;
 
@@ -21,6 +22,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Old {
     did: Vec<&'static str>,
     writers: u32,
+    /// A file is open for writing that goes on in the next process.
+    is_written: bool,
+}
+
+/// With a handle that writes.
+fn state(is_written: bool) -> State {
+    let mut state = full();
+    if is_written {
+        state.files.open[0].1.reads = Reads::Lost;
+    }
+    state
+}
+
+fn written() -> Written {
+    let (handle, file) = state(true).files.open.swap_remove(0);
+    Written { inode: file.inode, writers: vec![handle], changed: false, draft: b"a draft".to_vec() }
 }
 
 impl GivingSide for Old {
@@ -39,7 +56,10 @@ impl GivingSide for Old {
         let mut connection = tempfile::tempfile()?;
         connection.write_all(b"the kernel")?;
         connection.rewind()?;
-        Ok(Given { state: full(), connection: connection.into() })
+        let mut bytes = tempfile::tempfile()?;
+        bytes.write_all(b"what was written")?;
+        let written = if self.is_written { vec![(written(), bytes.into())] } else { Vec::new() };
+        Ok(Given { state: state(self.is_written), connection: connection.into(), written })
     }
 
     fn resume(&mut self) {
@@ -83,6 +103,50 @@ fn state_and_connection_go_over_a_socket_in_both_orders() {
         holding.released().unwrap();
         assert_eq!(gives.join().unwrap(), (Outcome::Gone, vec!["drain", "release"]));
     }
+}
+
+#[test]
+fn what_is_open_for_writing_goes_beside_the_state_with_its_bytes() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let gives = thread::spawn(move || give(ours, identity(), None, &mut Old { is_written: true, ..Old::default() }));
+    let mut held = take(theirs, identity(), Order::ServeFirst, PATIENCE, &mut |_| {}).unwrap();
+    assert_eq!((&held.state, held.written.len()), (&state(true), 1));
+    let (file, bytes) = held.written.remove(0);
+    assert_eq!(file, written());
+    let (mut bytes, mut text) = (std::fs::File::from(bytes), String::new());
+    bytes.rewind().unwrap();
+    bytes.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "what was written");
+    held.holding.serves().unwrap();
+    held.holding.released().unwrap();
+    assert_eq!(gives.join().unwrap(), Outcome::Gone);
+}
+
+#[test]
+fn who_cannot_go_on_with_what_is_open_for_writing_leaves_the_mount_to_the_old_process() {
+    for order in [Order::ServeFirst, Order::ReleaseFirst] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let gives = thread::spawn(move || {
+            let mut old = Old { is_written: true, ..Old::default() };
+            (give(ours, identity(), None, &mut old), old.did)
+        });
+        let accepts = |files: &[(Written, OwnedFd)]| Err(format!("{} of another directory", files.len()));
+        let refused = take_if(theirs, identity(), order, PATIENCE, &mut |_| {}, &accepts).unwrap_err();
+        assert_eq!(refused, NotTaken::NotUnderstood("1 of another directory".to_owned()));
+        assert_eq!(gives.join().unwrap(), (Outcome::Kept, vec!["drain", "resume"]));
+    }
+}
+
+#[test]
+fn what_is_open_for_writing_has_handles_that_write_and_is_named_once() {
+    let check = |files: &[Written]| state(true).check_written(files);
+    assert_eq!((check(&[]), check(&[written()])), (Ok(()), Ok(())));
+    assert_eq!(check(&[written(), written()]), Err(Nonsense::Writer));
+    assert_eq!(check(&[Written { writers: Vec::new(), ..written() }]), Err(Nonsense::Writer));
+    assert_eq!(check(&[Written { writers: vec![written().writers[0]; 2], ..written() }]), Err(Nonsense::Writer));
+    assert_eq!(check(&[Written { writers: vec![u64::MAX], ..written() }]), Err(Nonsense::Writer));
+    assert_eq!(check(&[Written { inode: u32::MAX, ..written() }]), Err(Nonsense::NoInode));
+    assert_eq!(state(false).check_written(&[written()]), Err(Nonsense::Writer), "it reads");
 }
 
 #[test]

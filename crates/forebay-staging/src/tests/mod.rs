@@ -3,6 +3,7 @@
 mod crash;
 mod disk;
 mod failing;
+mod handing;
 mod model;
 mod room;
 mod speed;

@@ -4,8 +4,8 @@ use forebay_types::{FailureKind, FsPath};
 use proptest::prelude::*;
 
 use super::*;
-use crate::Remote;
 use crate::fake::Verb;
+use crate::{Handing, Remote, adopt};
 
 const MAX_SIZE: u64 = 1500;
 
@@ -20,6 +20,8 @@ enum Step {
     LoseUploads,
     Rename,
     Settle,
+    /// To another process.
+    Move,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,6 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::LoseUploads),
         1 => Just(Step::Rename),
         2 => Just(Step::Settle),
+        1 => Just(Step::Move),
     ]
 }
 
@@ -51,10 +54,10 @@ async fn play(size: u64, steps: &[(u32, u64)], begins: Option<usize>, script: Ve
         timeout: Duration::from_millis(200),
         ..rig.options()
     };
-    let staging = rig.open_with(options, steps);
+    let mut staging = rig.open_with(options.clone(), steps);
     let mut model = Model { bytes: Vec::new(), names: 0 };
     let name = path("/0");
-    let draft = match begins {
+    let mut draft = match begins {
         None => staging.create(name).unwrap(),
         Some(length) => {
             model.bytes = pattern(length, 99).to_vec();
@@ -125,6 +128,17 @@ async fn play(size: u64, steps: &[(u32, u64)], begins: Option<usize>, script: Ve
                 Ok(())
             }
             Step::LoseUploads => Ok(()),
+            Step::Move => {
+                let next = rig.open_with(options.clone(), steps);
+                let handing = Handing::begin(&draft, Instant::now() + LIMIT).unwrap();
+                let there = adopt(&next, handing.passed(), handing.bytes().unwrap()).unwrap();
+                handing.given();
+                draft = there;
+                draft.own();
+                staging.close().await;
+                staging = next;
+                Ok(())
+            }
         };
         assert_eq!(draft.size(), model.bytes.len() as u64, "step {number}");
         if let Err(failure) = refused {

@@ -1,9 +1,11 @@
 //! A mount outlives its daemon: `--replace`, while programs read (ADR 0028).
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read as _, Write as _};
+mod writers;
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forebay_e2e::{
@@ -172,40 +174,6 @@ fn a_mount_that_no_process_serves_is_mounted_by_replace_as_ever() {
     mount.kill();
     let _ = mount.replace(&[]).succeeded();
     tree.verify(&mount.root());
-}
-
-/// > A replacement waits for files that are open for writing, and is refused after `--timeout`; the mount is served all the while.
-#[test]
-fn a_file_that_is_open_for_writing_is_waited_for_and_named() {
-    let mut served = mount_of_worker();
-    let mount = &mut served.mount;
-    let path = mount.path("written");
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
-    file.write_all(b"first").unwrap();
-    let before = mount.pid();
-    mount.replace(&["--timeout", "1s"]).failed(6, &["/written", "--timeout"]);
-    assert!(!ended(before));
-    file.write_all(b" second").unwrap();
-    served.tree.verify(&mount.root());
-
-    // Closed while it is waited for.
-    std::thread::scope(|scope| {
-        let replaced = scope.spawn(|| replace(mount));
-        eventually("it is waited for", SOON, || {
-            let log = served_log(&path);
-            log.contains("waiting for files that are open for writing")
-        });
-        drop(file);
-        replaced.join().unwrap();
-    });
-    assert_eq!(fs::read_to_string(&path).unwrap(), "first second");
-    assert_eq!(served.bucket.object("written"), b"first second");
-}
-
-/// What the processes of the mount logged that `path` is right below.
-fn served_log(path: &Path) -> String {
-    let directory = path.parent().and_then(Path::parent).expect("a directory");
-    fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
 #[test]
