@@ -12,6 +12,7 @@
 
 pub mod cards;
 mod connector;
+mod gids;
 mod idle;
 mod provider;
 pub mod rails;

@@ -23,10 +23,11 @@ use crate::error::{Error, by_errno, by_result, refused};
 use crate::frames::Frames;
 use crate::reads::{Reads, UnderWay};
 use crate::registration::Registration;
-use crate::requests::{Ended, Exposure, Handshake, Post, QueuePairOptions, Remote, message_request, parameters};
+use crate::requests::{Ended, Exposure, Post, QueuePairOptions, Remote, message_request};
 use crate::shown::ShownWindows;
 use crate::windows::Windows;
 
+mod connecting;
 mod reading;
 mod receiving;
 
@@ -179,30 +180,6 @@ impl QueuePair {
     #[must_use]
     pub fn id(&self) -> &Id {
         &self.id
-    }
-
-    /// Connects to the peer, to which the way is known.
-    ///
-    /// # Errors
-    /// [`Error::Refused`].
-    pub fn connect(&self, handshake: Handshake<'_>) -> Result<(), Error> {
-        let mut param = parameters(handshake);
-        let connect = self.id.channel.library.cm.rdma_connect;
-        // SAFETY: the id is alive, and so is what the parameters name.
-        by_errno("connect", unsafe { connect(self.id.id, &raw mut param) })
-    }
-
-    /// Accepts the connection that somebody wants.
-    ///
-    /// # Errors
-    /// [`Error::Refused`].
-    pub fn accept(&self, handshake: Handshake<'_>) -> Result<(), Error> {
-        let mut param = parameters(handshake);
-        let accept = self.id.channel.library.cm.rdma_accept;
-        // SAFETY: the id is alive, and so is what the parameters name.
-        by_errno("accept a connection", unsafe { accept(self.id.id, &raw mut param) })?;
-        self.id.answers.set(false);
-        Ok(())
     }
 
     /// Ends the connection: what is posted is flushed, and the peer is told.

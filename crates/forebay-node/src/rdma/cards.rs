@@ -16,8 +16,8 @@ use forebay_transport::message::MAX_PATHS;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
-use super::library;
 use super::rails::Rail;
+use super::{gids, library};
 use crate::binding::{first_address, interface_names};
 use crate::error::{Exit, Fault};
 
@@ -100,7 +100,8 @@ impl Machine {
             // Clients refuse an offer of more, metadata's included.
             false => self.active_cards().take(MAX_PATHS - 1).map(|card| Card { fabric, ..card }).collect(),
         };
-        let cards: Vec<_> = cards.into_iter().map(|card| Card { provider, ..card }).collect();
+        let cards = cards.into_iter().map(|card| self.at_gid(Card { provider, ..card }));
+        let cards = cards.collect::<anyhow::Result<Vec<_>>>()?;
         cards.iter().try_for_each(Card::check_address)?;
         if cards.is_empty() {
             return Err(self.none_active().into());
@@ -121,9 +122,24 @@ impl Machine {
             Some(_) => card,
             None => self.active_cards().next().ok_or_else(|| self.none_active())?,
         };
-        let card = Card { provider, ..card };
+        let fabric = metadata_fabric(config);
+        let card = self.at_gid(Card { provider, fabric, ..card })?;
         card.check_address()?;
         Ok(card)
+    }
+
+    /// The card with the address that the entry of its GID table is made of, if one is asked for.
+    fn at_gid(&self, card: Card) -> anyhow::Result<Card> {
+        let port = card.device.as_deref().and_then(|device| self.rdma.port(device));
+        let (Some(index), Some((_, port))) = (card.fabric.gid_index, port) else { return Ok(card) };
+        // UCX may still have what verbs have not.
+        let refused = |(what, next): (String, String)| Fault::new(Exit::Failed, what, next);
+        let address = gids::address_of(port, index).map_err(refused)?;
+        let Some((_, known)) = self.addresses.iter().find(|(_, known)| known.ip == address) else {
+            let what = format!("no interface has the address {address} of entry {index} of {}", port.name);
+            return Err(refused((what, "`ip addr` lists those that there are".to_owned())).into());
+        };
+        Ok(Card { address: Some(address), prefix: Some(known.prefix), ..card })
     }
 
     /// Every port that verbs can use: it is active, and one of its interfaces, which may be a VLAN's, has an address.
@@ -159,9 +175,7 @@ impl Machine {
             Some(device) => self.card_of_device(&format!("{device}:{}", config.network_rdma_metadata_ib_port)),
         };
         let card = card.context("network.rdma.metadata.device")?;
-        // Negative means the default one.
-        let gid_index = u32::try_from(config.network_rdma_metadata_gid_index).ok();
-        Ok(Card { fabric: FabricOptions { gid_index, ..FabricOptions::default() }, ..card })
+        Ok(Card { fabric: metadata_fabric(config), ..card })
     }
 
     fn card_of_interface(&self, name: &str, any_transport: bool) -> anyhow::Result<Card> {
@@ -293,7 +307,8 @@ impl Card {
         let device = port.split_once(':').map_or(port, |(device, _)| device);
         let options = VerbsOptions {
             name,
-            traffic_class: self.fabric.traffic_class,
+            fabric: self.fabric,
+            unacknowledged: config.rdma_unacknowledged(),
             spin: config.network_rdma_data_spin,
             trace: trace.cloned(),
             given_up: given_up.clone(),
@@ -363,13 +378,23 @@ fn is_only_connected(config: &Config) -> bool {
     config.security_mode != SecurityMode::Off
 }
 
-/// What is asked of the fabric for data; negative numbers leave it to UCX.
+/// What is asked of the fabric for metadata; a negative number leaves it to UCX or rdma_cm.
+fn metadata_fabric(config: &Config) -> FabricOptions {
+    let gid_index = u32::try_from(config.network_rdma_metadata_gid_index).ok();
+    FabricOptions { gid_index, ..FabricOptions::default() }
+}
+
+/// The same for data.
 fn data_fabric(config: &Config) -> FabricOptions {
     FabricOptions {
         gid_index: u32::try_from(config.network_rdma_data_gid_index).ok(),
         service_level: u8::try_from(config.network_rdma_data_service_level).ok(),
         traffic_class: u8::try_from(config.network_rdma_data_traffic_class).ok(),
         partition_key: config.network_rdma_data_partition_key.map(forebay_config::PartitionKey::bits),
+        mtu: config.network_rdma_data_mtu.and_then(|bytes| u16::try_from(bytes).ok()),
+        ack_timeout: config.network_rdma_data_ack_timeout,
+        retry_count: u8::try_from(config.network_rdma_data_retry_count).ok(),
+        rnr_retry_count: u8::try_from(config.network_rdma_data_rnr_retry_count).ok(),
     }
 }
 

@@ -85,6 +85,7 @@ impl VerbsThread {
         let client_id = random_number().ok().and_then(NonZeroU64::new);
         let client_id = client_id.ok_or_else(|| RdmaError::Thread("the system gives no random numbers".to_owned()))?;
         let part = options.registered.min(MAX_PART);
+        let fabric = Fabric::new(&options, &device)?;
         let domain = Domain::new(device)?;
         let board = options.pool.board().map(|board| ReadableBoard::new(&domain, board)).transpose()?;
         let registration = Arc::new(Registration::growing(&domain, &options.pool, part));
@@ -106,7 +107,7 @@ impl VerbsThread {
         if options.given_up.is_cancelled() {
             return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
         }
-        this.spawn(library, &options, board, queue)?;
+        this.spawn(library, (&options, fabric), board, queue)?;
         *this.heartbeat.lock() = Some(heartbeat(format!("verbs-{}", this.name), &this.jobs));
         Ok(this)
     }
@@ -114,12 +115,11 @@ impl VerbsThread {
     fn spawn(
         &self,
         library: Library,
-        options: &VerbsOptions,
+        (options, fabric): (&VerbsOptions, Fabric),
         board: Option<Arc<ReadableBoard>>,
         queue: mpsc::UnboundedReceiver<Job>,
     ) -> Result<(), RdmaError> {
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let fabric = Fabric { traffic_class: options.traffic_class, unacknowledged: options.unacknowledged };
         let (registration, stop, spin) = (Arc::clone(&self.registration), self.stop.clone(), Arc::clone(&self.spin));
         let (gauges, client_id) = (Arc::clone(&self.gauges), self.client_id);
         let ended = self.ended.clone().drop_guard();

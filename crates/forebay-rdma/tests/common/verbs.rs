@@ -13,7 +13,7 @@ use forebay_transport::Service;
 use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
 use forebay_verbs::{
     CompletionChannel, CompletionQueue, Device, Domain, Ended, Event, EventChannel, EventKind, Handshake, Id, Library,
-    Post, QueuePair, QueuePairOptions, Read, ReadDone, Reading, Registration, Shown,
+    PathOptions, Post, QueuePair, QueuePairOptions, Read, ReadDone, Reading, Registration, Shown,
 };
 
 use super::{BLOCK_SIZE, CLUSTER, client_options, ours, pool, skipped};
@@ -192,7 +192,7 @@ impl Raw {
 }
 
 fn handshake(offer: &[u8], reading: Reading) -> Handshake<'_> {
-    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7, reading }
+    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7, reading, path: PathOptions::default() }
 }
 
 /// What `poll` gives in the end.
