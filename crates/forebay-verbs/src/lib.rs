@@ -37,6 +37,7 @@ mod reads;
 mod registration;
 mod requests;
 mod shown;
+mod waiting;
 mod windows;
 
 pub use cm::{Event, EventChannel, EventKind, Id};
@@ -48,5 +49,6 @@ pub use queue_pair::QueuePair;
 pub use readiness::Readiness;
 pub use reads::{Read, ReadDone};
 pub use registration::Registration;
-pub use requests::{Ended, Exposure, Handshake, PathOptions, Post, QueuePairOptions, Reading, Remote};
+pub use requests::{Ended, Exposure, Handshake, PathOptions, Plain, Post, QueuePairOptions, Reading, Remote};
 pub use shown::{ReadableBoard, Shown};
+pub use waiting::wait_for_either;

@@ -1,6 +1,6 @@
 //! What a queue pair is asked for, and what it tells.
 
-use forebay_memory::Spans;
+use forebay_memory::{Span, SpanMut, Spans};
 use forebay_verbs_sys as sys;
 
 /// How large a queue pair is.
@@ -84,6 +84,25 @@ pub struct Exposure {
     pub window: usize,
     /// What the peer is told.
     pub remote: Remote,
+}
+
+/// A read or write of the peer's memory by itself, with the memory at this end.
+#[derive(Debug)]
+pub enum Plain {
+    /// The peer's bytes come into all of this.
+    Read(SpanMut),
+    /// These bytes go to the peer.
+    Write(Span),
+}
+
+impl Plain {
+    /// Where its memory is, and how many bytes that are.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        match self {
+            Self::Read(into) => (into.pointer().addr().get(), into.len()),
+            Self::Write(from) => (from.as_ptr().addr(), from.len()),
+        }
+    }
 }
 
 /// What goes with a message.
