@@ -12,7 +12,6 @@
 
 pub mod cards;
 mod connector;
-mod gids;
 mod idle;
 mod provider;
 pub mod rails;

@@ -1,9 +1,10 @@
 //! Which library RDMA is to go by, `network.rdma.data.provider`, and whether verbs can be had.
 
 use forebay_config::{Config, RdmaProvider};
+use forebay_types::AuditEvents;
 
 use crate::checks::{Check, Section, Verdict, cards};
-use crate::facts::{DeviceKind, Facts};
+use crate::facts::{DeviceKind, Facts, Port, address_of_gid};
 
 /// Whether verbs are to be tried.
 pub(crate) fn takes_verbs(config: &Config) -> bool {
@@ -45,8 +46,44 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
             None => continue,
         };
         checks.push(check.about(&port.name));
+        if device.has_windows == Some(true) {
+            checks.extend(gid(config, port, verdict));
+            checks.push(one_sided(config, port));
+        }
     }
     checks
+}
+
+/// The entry of the table of GIDs that is configured is one that rdma_cm takes.
+fn gid(config: &Config, port: &Port, verdict: Verdict) -> Option<Check> {
+    let index = u32::try_from(config.network_rdma_data_gid_index).ok()?;
+    let check = |verdict, what: String| Check::new(Section::Rdma, "verbs-gid", verdict, what).about(&port.name);
+    Some(match address_of_gid(port, index) {
+        Ok(address) => check(Verdict::Ok, format!("entry {index}, which verbs take by its address {address}")),
+        Err((what, next)) => check(verdict, format!("verbs are not used on it: {what}")).remedy(next),
+    })
+}
+
+/// Whether clients may read a worker's memory by themselves, and why not.
+fn one_sided(config: &Config, port: &Port) -> Check {
+    const KEY: &str = "network.rdma.data.one_sided";
+    let against = if config.security_require_encryption {
+        Some(("nothing is encrypted over RDMA, which security.require_encryption asks for", "unset one of them"))
+    } else if config.security_audit_events == AuditEvents::All {
+        Some((
+            "a worker that records reads lets nobody read by itself, since it would not know",
+            "set security.audit.events to less than all, or leave the setting out",
+        ))
+    } else {
+        None
+    };
+    let check = |verdict, what: String| Check::new(Section::Rdma, "one-sided", verdict, what).about(&port.name);
+    match (config.network_rdma_data_one_sided, against) {
+        (true, None) => check(Verdict::Ok, "warm blocks are read without the worker's processor, by pages".to_owned()),
+        (true, Some((why, next))) => check(Verdict::Warn, format!("{KEY} has no effect: {why}")).remedy(next),
+        (false, None) => check(Verdict::Info, format!("possible, and off ({KEY})")),
+        (false, Some((why, _))) => check(Verdict::Info, format!("off ({KEY}), and not possible: {why}")),
+    }
 }
 
 fn row(verdict: Verdict, what: impl Into<String>) -> Check {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use forebay_config::{Config, SecurityMode};
 use forebay_doctor::Root;
-use forebay_doctor::facts::{Address, Device, DeviceKind, Port, Rdma};
+use forebay_doctor::facts::{Address, Device, DeviceKind, Port, Rdma, address_of_gid};
 use forebay_memory::Pool;
 use forebay_rdma::verbs::{VerbsLibrary, VerbsOptions, VerbsThread};
 use forebay_rdma::{
@@ -16,8 +16,8 @@ use forebay_transport::message::MAX_PATHS;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
+use super::library;
 use super::rails::Rail;
-use super::{gids, library};
 use crate::binding::{first_address, interface_names};
 use crate::error::{Exit, Fault};
 
@@ -134,7 +134,7 @@ impl Machine {
         let (Some(index), Some((_, port))) = (card.fabric.gid_index, port) else { return Ok(card) };
         // UCX may still have what verbs have not.
         let refused = |(what, next): (String, String)| Fault::new(Exit::Failed, what, next);
-        let address = gids::address_of(port, index).map_err(refused)?;
+        let address = address_of_gid(port, index).map_err(refused)?;
         let Some((_, known)) = self.addresses.iter().find(|(_, known)| known.ip == address) else {
             let what = format!("no interface has the address {address} of entry {index} of {}", port.name);
             return Err(refused((what, "`ip addr` lists those that there are".to_owned())).into());

@@ -6,13 +6,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use forebay_doctor::facts::{Gid, Port};
+use crate::facts::rdma::{Gid, Port};
 
 /// The address by which rdma_cm takes entry `index` of the table of `port`.
 ///
 /// # Errors
 /// Why it never takes that, and what to do.
-pub(super) fn address_of(port: &Port, index: u32) -> Result<IpAddr, (String, String)> {
+pub fn address_of_gid(port: &Port, index: u32) -> Result<IpAddr, (String, String)> {
     let name = &port.name;
     let next = |text: &str| text.to_owned();
     if !port.is_ethernet() {
@@ -78,21 +78,21 @@ mod tests {
     #[test]
     fn an_index_stands_for_the_address_that_its_entry_is_made_of() {
         let roce = port("Ethernet");
-        assert_eq!(address_of(&roce, 3), Ok("10.0.1.10".parse().unwrap()));
-        assert_eq!(address_of(&roce, 5), Ok("fd00::7".parse().unwrap()));
+        assert_eq!(address_of_gid(&roce, 3), Ok("10.0.1.10".parse().unwrap()));
+        assert_eq!(address_of_gid(&roce, 5), Ok("fd00::7".parse().unwrap()));
         let v1_alone = Port { gids: vec![roce.gids[2].clone()], ..roce.clone() };
-        assert_eq!(address_of(&v1_alone, 2), Ok("10.0.1.10".parse().unwrap()), "then rdma_cm takes version 1");
+        assert_eq!(address_of_gid(&v1_alone, 2), Ok("10.0.1.10".parse().unwrap()), "then rdma_cm takes version 1");
     }
 
     #[test]
     fn an_entry_that_rdma_cm_never_takes_is_refused_with_what_to_do() {
         let roce = port("Ethernet");
-        let refused = |index| address_of(&roce, index).unwrap_err();
+        let refused = |index| address_of_gid(&roce, index).unwrap_err();
         let (what, next) = refused(2);
         assert!(what.contains("RoCE v1") && next.contains("index 3"), "{what}; {next}");
         assert!(refused(1).0.contains("no address"), "{:?}", refused(1));
         assert!(refused(9).0.contains("only 0, 1, 2, 3, 5"), "{:?}", refused(9));
-        let (what, next) = address_of(&port("InfiniBand"), 0).unwrap_err();
+        let (what, next) = address_of_gid(&port("InfiniBand"), 0).unwrap_err();
         assert!(what.contains("not RoCE") && next.contains("network.rdma.data.network"), "{what}; {next}");
     }
 }
