@@ -1,7 +1,6 @@
 //! Which library RDMA is to go by, `network.rdma.data.provider`, and whether verbs can be had.
 
 use forebay_config::{Config, RdmaProvider};
-use forebay_types::AuditEvents;
 
 use crate::checks::{Check, Section, Verdict, cards};
 use crate::facts::{DeviceKind, Facts, Port, address_of_gid};
@@ -67,22 +66,16 @@ fn gid(config: &Config, port: &Port, verdict: Verdict) -> Option<Check> {
 /// Whether clients may read a worker's memory by themselves, and why not.
 fn one_sided(config: &Config, port: &Port) -> Check {
     const KEY: &str = "network.rdma.data.one_sided";
-    let against = if config.security_require_encryption {
-        Some(("nothing is encrypted over RDMA, which security.require_encryption asks for", "unset one of them"))
-    } else if config.security_audit_events == AuditEvents::All {
-        Some((
-            "a worker that records reads lets nobody read by itself, since it would not know",
-            "set security.audit.events to less than all, or leave the setting out",
-        ))
-    } else {
-        None
-    };
+    // A worker does not start with both.
+    let against = config
+        .security_require_encryption
+        .then_some("nothing is encrypted over RDMA, which security.require_encryption asks for");
     let check = |verdict, what: String| Check::new(Section::Rdma, "one-sided", verdict, what).about(&port.name);
     match (config.network_rdma_data_one_sided, against) {
         (true, None) => check(Verdict::Ok, "warm blocks are read without the worker's processor, by pages".to_owned()),
-        (true, Some((why, next))) => check(Verdict::Warn, format!("{KEY} has no effect: {why}")).remedy(next),
+        (true, Some(why)) => check(Verdict::Fail, format!("{KEY} is refused: {why}")).remedy("unset one of the two"),
         (false, None) => check(Verdict::Info, format!("possible, and off ({KEY})")),
-        (false, Some((why, _))) => check(Verdict::Info, format!("off ({KEY}), and not possible: {why}")),
+        (false, Some(why)) => check(Verdict::Info, format!("off ({KEY}), and not possible: {why}")),
     }
 }
 

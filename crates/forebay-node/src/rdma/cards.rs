@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use forebay_config::{Config, SecurityMode};
 use forebay_doctor::Root;
-use forebay_doctor::facts::{Address, Device, DeviceKind, Port, Rdma, address_of_gid};
+use forebay_doctor::facts::{Address, Device, DeviceKind, Port, Rdma, VerbsDevice, address_of_gid};
 use forebay_memory::Pool;
 use forebay_rdma::verbs::{VerbsLibrary, VerbsOptions, VerbsThread};
 use forebay_rdma::{
@@ -15,6 +15,7 @@ use forebay_rdma::{
 use forebay_transport::message::MAX_PATHS;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::library;
 use super::rails::Rail;
@@ -98,7 +99,7 @@ impl Machine {
         let cards = match cards.iter().any(|card| card.device.is_some()) {
             true => cards,
             // Clients refuse an offer of more, metadata's included.
-            false => self.active_cards().take(MAX_PATHS - 1).map(|card| Card { fabric, ..card }).collect(),
+            false => self.fit_cards().into_iter().take(MAX_PATHS - 1).map(|card| Card { fabric, ..card }).collect(),
         };
         let cards = cards.into_iter().map(|card| self.at_gid(Card { provider, ..card }));
         let cards = cards.collect::<anyhow::Result<Vec<_>>>()?;
@@ -120,7 +121,7 @@ impl Machine {
         }
         let card = match card.device {
             Some(_) => card,
-            None => self.active_cards().next().ok_or_else(|| self.none_active())?,
+            None => self.fit_cards().into_iter().next().ok_or_else(|| self.none_active())?,
         };
         let fabric = metadata_fabric(config);
         let card = self.at_gid(Card { provider, fabric, ..card })?;
@@ -153,6 +154,20 @@ impl Machine {
             let of_interface = |interface: &String| self.with_address(card.clone(), Some(interface));
             port.interfaces.iter().map(of_interface).find(|card| card.address.is_some())
         })
+    }
+
+    /// Those of them that bind memory windows, without which verbs are not used. If none does, all, and what is started says so.
+    fn fit_cards(&self) -> Vec<Card> {
+        let verbs = VerbsDevice::of_this_machine(&self.rdma);
+        divided(self.active_cards(), &verbs).map_or_else(
+            |all| all,
+            |(fit, unfit)| {
+                for card in unfit {
+                    info!(card = card.name, "verbs go without this card, which binds no memory windows of type 2");
+                }
+                fit
+            },
+        )
     }
 
     fn none_active(&self) -> Fault {
@@ -359,6 +374,16 @@ impl Card {
     }
 }
 
+/// The cards that bind memory windows, as far as libibverbs says, and those that do not; all, if none does.
+fn divided(cards: impl Iterator<Item = Card>, verbs: &[VerbsDevice]) -> Result<(Vec<Card>, Vec<Card>), Vec<Card>> {
+    let is_unfit = |card: &Card| {
+        let device = card.device.as_deref().and_then(|device| device.split(':').next());
+        verbs.iter().any(|known| Some(known.name.as_str()) == device && known.has_windows == Some(false))
+    };
+    let (unfit, fit): (Vec<_>, Vec<_>) = cards.partition(is_unfit);
+    if fit.is_empty() { Err(unfit) } else { Ok((fit, unfit)) }
+}
+
 /// Whether the configuration names the cards for data.
 pub(super) fn are_named(config: &Config) -> bool {
     !config.network_rdma_data_network.is_empty() || !config.network_rdma_data_bind_device.is_empty()
@@ -409,6 +434,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         fetched_into_caller_memory,
         unadmitted,
         forged,
+        refused,
         one_sided,
         one_sided_refused,
         ..
@@ -424,6 +450,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         "operations_in_flight": operations_in_flight,
         "unadmitted_connections": unadmitted,
         "forged_messages": forged,
+        "refused_connections": refused,
         "one_sided_reads": one_sided,
         "one_sided_refused": one_sided_refused,
     })

@@ -203,3 +203,19 @@ fn an_entry_of_the_table_of_gids_has_verbs_use_its_address_and_ucx_its_index() {
         assert!(error.to_string().contains(expected), "{error}");
     }
 }
+
+#[test]
+fn a_card_without_memory_windows_leaves_verbs_to_the_others() {
+    let card = |name: &str| Card { name: name.into(), device: Some(format!("{name}:1")), ..Card::default() };
+    let said = |name: &str, has_windows| VerbsDevice { name: name.into(), has_windows, ..VerbsDevice::default() };
+    let verbs = [said("mlx5_0", Some(true)), said("erdma_0", Some(false)), said("mlx5_1", None)];
+    let names = |cards: Vec<Card>| cards.into_iter().map(|card| card.name).collect::<Vec<_>>();
+    let all = ["mlx5_0", "erdma_0", "mlx5_1", "rxe0"].map(card);
+    let (fit, unfit) = divided(all.into_iter(), &verbs).unwrap();
+    assert_eq!(
+        (names(fit), names(unfit)),
+        (["mlx5_0", "mlx5_1", "rxe0"].map(str::to_owned).to_vec(), vec!["erdma_0".into()])
+    );
+    let alone = divided([card("erdma_0")].into_iter(), &verbs).unwrap_err();
+    assert_eq!(names(alone), ["erdma_0"], "what is started says why not");
+}
