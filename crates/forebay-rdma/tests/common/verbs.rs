@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_memory::Pool;
 use forebay_rdma::verbs::{VerbsOptions, VerbsServer, VerbsThread};
-use forebay_rdma::{ClientOptions, RdmaTransport, ServerOptions, ServerSecurity};
+use forebay_rdma::{ClientOptions, FabricOptions, RdmaTransport, ServerOptions, ServerSecurity};
 use forebay_transport::Service;
 use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
 use forebay_verbs::{
@@ -57,9 +57,14 @@ pub(crate) fn devices() -> Option<Devices> {
 }
 
 impl Devices {
-    pub(crate) fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+    pub(crate) fn thread(device: &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+        Self::thread_on(device, pool, FabricOptions::default())
+    }
+
+    /// One that asks something of the fabric.
+    pub(crate) fn thread_on((device, _): &(String, IpAddr), pool: Pool, fabric: FabricOptions) -> Arc<VerbsThread> {
         let registered = pool.capacity();
-        let options = VerbsOptions::new(device, pool, registered);
+        let options = VerbsOptions { fabric, ..VerbsOptions::new(device, pool, registered) };
         Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
     }
 
