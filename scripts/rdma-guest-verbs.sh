@@ -203,6 +203,7 @@ step_the_benchmark_verifies_every_byte_by_verbs_of_our_own() {
     grep 'Verbs over rxe1: READ and WRITE' client.log
     grep 'BASIC - WRITE' client.log
     grep 'BASIC - READ' client.log
+    grep 'BASIC - SEAL' client.log
     grep 'ALL TESTS COMPLETED' client.log
     kill -INT $!
     wait $!

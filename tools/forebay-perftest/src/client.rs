@@ -188,7 +188,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn tests(&mut self) -> Result<(), Error> {
-        let [verified, latency, bandwidth] = plan::kinds(self.options.case);
+        let [verified, latency, bandwidth] = plan::kinds(self.options.case, self.options.verbs.is_some());
         self.say_how()?;
         if !verified.is_empty() {
             self.say("")?;

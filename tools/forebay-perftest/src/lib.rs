@@ -1,13 +1,15 @@
 //! The network benchmark: what the links between two hosts give, and what the cache makes of it.
 //!
-//! Three kinds of operation, so that one tool says where time goes:
+//! Kinds of operation, so that one tool says where time goes:
 //!
 //! * `WRITE`: one-sided, into the server's memory. It has ended when it is flushed, since only then the bytes are there;
 //! * `READ`: one-sided, out of the server's memory: what the network card gives;
+//! * `SEAL`: by verbs, the same and then, fenced, a read of what would say whether the bytes are right: what a one-sided read of the cache
+//!   takes of the network (ADR 0035), without its checksums;
 //! * `CACHE`: a request and its reply over [`forebay_rdma`] or [`forebay_tcp`], from a service that has everything in
 //!   memory: what a mount gets from a worker, without the checksums that the mount adds.
 //!
-//! All three go by UCX or by verbs, and [`compare`](mod@compare) has what came of either side by side.
+//! The others go by UCX or by verbs, and [`compare`](mod@compare) has what came of either side by side.
 //!
 //! Over TCP, `READ` and `WRITE` are the plainest thing that sockets can do: blocking, one thread a connection.
 //!

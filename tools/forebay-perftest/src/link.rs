@@ -14,8 +14,8 @@ pub(crate) use traits::{Connector, Link, Operation, Patience};
 impl Connector {
     /// A new link for operations of `kind`, in the thread that is going to use it.
     pub(crate) fn connect(&self, kind: Kind) -> Result<Box<dyn Link>, Error> {
-        if let (Some((side, from, to)), Kind::Read | Kind::Write) = (&self.verbs, kind) {
-            return Ok(Box::new(verbs::VerbsLink::connect(self, side, (*from, *to), kind == Kind::Write)?));
+        if let (Some((side, from, to)), Kind::Read | Kind::Seal | Kind::Write) = (&self.verbs, kind) {
+            return Ok(Box::new(verbs::VerbsLink::connect(self, side, (*from, *to), kind)?));
         }
         Ok(match (kind, &self.ucx, &self.offer.ucx) {
             (Kind::Cache, ..) => Box::new(cache::CacheLink::new(self)),

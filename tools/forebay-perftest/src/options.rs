@@ -49,6 +49,8 @@ pub enum Kind {
     Write,
     /// Out of the server's memory.
     Read,
+    /// The same and then, when all of it is here, what says whether it is right: as the cache's one-sided reads. By verbs alone.
+    Seal,
     /// By a request of the cache.
     Cache,
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Kind {
         f.pad(match self {
             Self::Write => "WRITE",
             Self::Read => "READ",
+            Self::Seal => "SEAL",
             Self::Cache => "CACHE",
         })
     }

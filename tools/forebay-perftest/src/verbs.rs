@@ -20,6 +20,9 @@ pub(crate) const MESSAGE: usize = 1024;
 /// Messages that either end takes: one, and one for each frame to write to.
 const MESSAGES: u32 = 1 + AREA_FRAMES as u32;
 
+/// Sealed reads of one queue pair that are under way, as many as the cache's client has.
+const SEALED_READS: u32 = 16;
+
 /// An I/O thread of the cache.
 pub(crate) fn verbs_thread(card: &VerbsCard, pool: &Pool) -> Result<Arc<VerbsThread>, Error> {
     let library = VerbsLibrary::load().map_err(RdmaError::from)?;
@@ -60,8 +63,9 @@ pub(crate) struct Thread {
     pub(crate) events: Rc<EventChannel>,
 }
 
-/// The queue pair of a client, which has all its operations under way there, each in two parts at most; or of a server.
-pub(crate) fn queue_pair(is_client: bool) -> QueuePairOptions {
+/// The queue pair of a client, which has all its operations under way there, each in two parts at most, and may read seals; or of a
+/// server.
+pub(crate) fn queue_pair(is_client: bool, seals: bool) -> QueuePairOptions {
     QueuePairOptions {
         receives: MESSAGES,
         receive_length: MESSAGE,
@@ -70,7 +74,7 @@ pub(crate) fn queue_pair(is_client: bool) -> QueuePairOptions {
         frame_length: MESSAGE,
         inline: 0,
         windows: if is_client { 0 } else { AREA_FRAMES },
-        reads: 0,
+        reads: if seals { SEALED_READS } else { 0 },
     }
 }
 

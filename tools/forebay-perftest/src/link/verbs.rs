@@ -5,13 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use forebay_memory::{Span, SpanMut};
-use forebay_verbs::{Ended, Event, EventKind, Id, Plain, Post, QueuePair, Remote, wait_for_either};
+use forebay_types::SECTOR_SIZE;
+use forebay_verbs::{Ended, Event, EventKind, Id, Plain, Post, QueuePair, Read, Remote, wait_for_either};
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::link::traits::{Connector, Link, Operation, Patience};
 use crate::memory::Buffer;
+use crate::options::Kind;
 use crate::plan::{CONNECT_DEADLINE, OPERATION_DEADLINE};
 use crate::verbs::{Side, Thread, handshake, queue_pair};
 use crate::wire::{self, Region, VerbsAnswer, VerbsGreeting, VerbsMemory};
@@ -23,12 +25,17 @@ const POLL_WITHIN: Duration = Duration::from_micros(50);
 /// How long it sleeps at most before it looks whether it should stop.
 const NAP: Duration = Duration::from_millis(100);
 
+/// Bytes of the seal of one sector (ADR 0035).
+const SEAL: usize = 64;
+
 /// The link.
 pub(crate) struct VerbsLink {
     // Before what it is on.
     pair: QueuePair,
     thread: Thread,
     memory: VerbsMemory,
+    /// Reads bring seals, too.
+    seals: bool,
     server: SocketAddr,
     stop: CancellationToken,
     flying: HashMap<u64, Flying>,
@@ -54,10 +61,11 @@ impl VerbsLink {
         connector: &Connector,
         side: &Side,
         (from, to): (IpAddr, SocketAddr),
-        writes: bool,
+        kind: Kind,
     ) -> Result<Self, Error> {
+        let (writes, seals) = (kind == Kind::Write, kind == Kind::Seal);
         let failed = |error: forebay_verbs::Error| Error::Connect { address: to, reason: format!("by verbs: {error}") };
-        let options = queue_pair(true);
+        let options = queue_pair(true, seals);
         let thread = side.thread(QueuePair::entries(&options))?;
         let connecting = Connecting { thread: &thread, to, stop: &connector.stop, since: Instant::now() };
         let id = Id::new(&thread.events).map_err(failed)?;
@@ -81,6 +89,7 @@ impl VerbsLink {
             pair,
             thread,
             memory,
+            seals,
             server: connector.server,
             stop: connector.stop.clone(),
             flying: HashMap::new(),
@@ -102,6 +111,21 @@ impl VerbsLink {
         Remote { address: start.wrapping_add(place.offset.into()), key }
     }
 
+    /// Reads bytes, and behind a fence as many as the seals of their sectors have: any bytes of the server's will do.
+    fn read_sealed(
+        &mut self,
+        number: u64,
+        into: SpanMut,
+        data: Remote,
+    ) -> Result<Result<(), forebay_verbs::Error>, Error> {
+        let (length, seals_length) = (into.len(), into.len().div_ceil(SECTOR_SIZE as usize) * SEAL);
+        if !self.pair.can_read(&into, length, seals_length) {
+            self.until(Patience::Sleep, |this| this.pair.can_read(&into, length, seals_length))?;
+        }
+        let seals = Remote { address: self.memory.blocks[0], key: self.memory.read_key };
+        Ok(self.pair.read(Read { number, into, length, data, seals, seals_length }))
+    }
+
     fn lost(&self, reason: impl ToString) -> Error {
         Error::Lost { address: self.server, reason: reason.to_string() }
     }
@@ -121,6 +145,9 @@ impl VerbsLink {
             }
             while let Some((number, plain)) = self.pair.next_plain() {
                 self.part_ended(number, plain);
+            }
+            while let Some(done) = self.pair.next_read() {
+                self.part_ended(done.number, Plain::Read(done.into));
             }
         }
         Ok(has_ended)
@@ -220,7 +247,11 @@ impl Link for VerbsLink {
                 Plain::Write(span) => span.len(),
             };
             let remote = self.remote(operation, part, count, length);
-            let posted = self.pair.post_plain((number << 1) | part as u64, plain, remote);
+            let number = (number << 1) | part as u64;
+            let posted = match plain {
+                Plain::Read(into) if self.seals => self.read_sealed(number, into, remote)?,
+                plain => self.pair.post_plain(number, plain, remote),
+            };
             posted.map_err(|error| self.lost(error))?;
         }
         Ok(())

@@ -101,7 +101,7 @@ fn frame_of(pool: &Pool) -> Result<SpanMut, PoolError> {
 }
 
 fn listen(side: &Side, address: SocketAddr) -> Result<(Thread, Id, SocketAddr), Error> {
-    let thread = side.thread(MAX_PAIRS * QueuePair::entries(&queue_pair(false)))?;
+    let thread = side.thread(MAX_PAIRS * QueuePair::entries(&queue_pair(false, false)))?;
     let listener = Id::new(&thread.events).map_err(RdmaError::from)?;
     listener.listen(address).map_err(RdmaError::from)?;
     let address = listener.local_address().unwrap_or(address);
@@ -165,7 +165,7 @@ impl Serving {
     }
 
     fn accept(&self, request: Id) -> Result<QueuePair, forebay_verbs::Error> {
-        let pair = QueuePair::new(request, &self.side.registration, &self.thread.queue, &queue_pair(false))?;
+        let pair = QueuePair::new(request, &self.side.registration, &self.thread.queue, &queue_pair(false, false))?;
         pair.accept(handshake(false))?;
         Ok(pair)
     }

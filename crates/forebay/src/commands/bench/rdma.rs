@@ -106,7 +106,7 @@ pub(crate) struct Args {
     transport: TransportArg,
     /// The library: `ucx` goes as --transport says, `verbs` uses libibverbs and librdmacm on one card, for WRITE and READ as for
     /// CACHE. With `both`, or both names, the client measures one after the other, and prints a table of both. A server with
-    /// `verbs` serves clients with either
+    /// `verbs` serves clients with either. By verbs there is a fourth kind, SEAL: a READ as the cache's one-sided reads do it
     #[arg(long, value_name = "LIBRARY,...", value_delimiter = ',', default_value = "ucx")]
     provider: Vec<ProviderArg>,
     /// UCX's devices, as in `mlx5_0:1,mlx5_1:1` [default: network.rdma.data.network and .bind.device, else UCX's choice]

@@ -136,23 +136,29 @@ async fn report(options: ClientOptions) -> anyhow::Result<Report> {
 
 fn of_report(empty: PeerMeasured, report: &Report) -> PeerMeasured {
     let operation = |kind| match kind {
-        Kind::Write => PeerOperation::Write,
-        Kind::Read => PeerOperation::Read,
-        Kind::Cache => PeerOperation::Cache,
+        Kind::Write => Some(PeerOperation::Write),
+        Kind::Read => Some(PeerOperation::Read),
+        Kind::Cache => Some(PeerOperation::Cache),
+        // Little more than a READ.
+        Kind::Seal => None,
     };
     // Times and rates are far below 2^53.
     let whole = |number: f64| number.max(0.0) as u64;
-    let latency = report.latency.iter().map(|test| PeerLatency {
-        operation: operation(test.kind),
-        bytes: test.bytes,
-        p50_ns: whole(test.latency.p50_us * 1e3),
-        // Of fewer than a hundred, the longest stands for it.
-        p99_ns: whole(test.latency.p99_us.unwrap_or(test.latency.max_us) * 1e3),
+    let latency = report.latency.iter().filter_map(|test| {
+        Some(PeerLatency {
+            operation: operation(test.kind)?,
+            bytes: test.bytes,
+            p50_ns: whole(test.latency.p50_us * 1e3),
+            // Of fewer than a hundred, the longest stands for it.
+            p99_ns: whole(test.latency.p99_us.unwrap_or(test.latency.max_us) * 1e3),
+        })
     });
-    let bandwidth = report.bandwidth.iter().map(|test| PeerBandwidth {
-        operation: operation(test.kind),
-        bytes: test.bytes,
-        mbps: whole(test.bandwidth.gbps * 1e3),
+    let bandwidth = report.bandwidth.iter().filter_map(|test| {
+        Some(PeerBandwidth {
+            operation: operation(test.kind)?,
+            bytes: test.bytes,
+            mbps: whole(test.bandwidth.gbps * 1e3),
+        })
     });
     PeerMeasured {
         version: Some(report.server.version.clone()),
