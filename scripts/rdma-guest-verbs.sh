@@ -133,18 +133,116 @@ step_the_doctor_connects_to_a_worker_by_verbs_of_our_own() {
     grep -q "ok .*peer rdma-connect $host0 $host0:59999: connected in .*(veth1 here, veth0 there by verbs)" <<<"$report"
 }
 
-step_the_benchmark_measures_the_caches_requests_by_either_library() {
+# The worker's packets are no larger than the mount wants them, and have the DSCP that it was told: those of data that do are counted.
+# The mount's queue pair is brought up by ourselves for its limit and service level, the worker's for the limit of its client.
+step_settings_of_the_fabric_reach_the_packets_of_verbs_of_our_own() {
+    local provider=verbs fabric before after packets
+    make_files
+    fabric=(-o network.rdma.data.gid_index=1 -o network.rdma.data.traffic_class=104 -o network.rdma.data.ack_timeout=2s
+        -o network.rdma.data.retry_count=6 -o network.rdma.data.rnr_retry_count=3)
+    worker_options+=("${fabric[@]}")
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 "${fabric[@]}" -o network.rdma.data.mtu=1024 -o network.rdma.data.service_level=3 \
+        -o network.rdma.data.fallback=never
+    compare_files
+    grep 'RDMA client connected by verbs' mount.log
+    tc qdisc add dev veth0 root handle 1: prio priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+    tc filter add dev veth0 parent 1: protocol ip u32 match ip dport 4791 0xffff match ip tos 0x68 0xfc flowid 1:3
+    before=$(</sys/class/net/veth1/statistics/rx_bytes) packets=$(</sys/class/net/veth1/statistics/rx_packets)
+    compare_files
+    after=$(</sys/class/net/veth1/statistics/rx_bytes)
+    packets=$(($(</sys/class/net/veth1/statistics/rx_packets) - packets))
+    echo "$((after - before)) bytes in $packets packets"
+    ((after - before > 20000000 && (after - before) / packets < 1200))
+    tc -s class show dev veth0 classid 1:3 | tee marked
+    (($(sed -nE 's/.*Sent ([0-9]+) bytes.*/\1/p' marked) > 20000000))
+}
+
+# The first entry is made of no address, so rdma_cm never takes it; with both libraries UCX does.
+step_an_entry_of_the_table_of_gids_that_rdma_cm_never_takes_is_refused_by_verbs_of_our_own() {
+    make_files
+    worker_options+=(-o network.rdma.data.gid_index=0)
+    if "$FOREBAY" worker --rdma-network veth0 "${worker_options[@]}" -o worker.rpc.port=29999 \
+        -o network.rdma.data.provider=verbs 2>refused.log; then false; fi
+    cat refused.log
+    grep 'made of no address that can be connected to' refused.log
+}
+
+# Nothing is acknowledged: the card gives up after the attempts that it was told, and the reader goes on over TCP.
+step_a_card_that_was_told_to_try_twice_gives_up_and_tcp_takes_over_from_verbs_of_our_own() {
+    local provider=verbs
+    make_files
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 -o network.rdma.data.ack_timeout=250ms -o network.rdma.data.retry_count=1
+    compare_files
+    verbs_cut
+    compare_files
+    grep 'RDMA failed, falling back to TCP' mount.log
+    verbs_restore
+}
+
+step_the_doctor_says_of_each_card_what_is_possible_by_verbs_of_our_own() {
+    local report n
+    report=$("$FOREBAY" doctor --rdma-network veth0:veth1 -o network.rdma.data.gid_index=1)
+    echo "$report"
+    for n in 0 1; do
+        grep -q "ok .*rdma provider rxe$n:1: verbs" <<<"$report"
+        grep -q "ok .*rdma verbs-gid rxe$n:1: entry 1" <<<"$report"
+        grep -q "info .*rdma one-sided rxe$n:1: possible, and off" <<<"$report"
+    done
+    grep -q 'rxe0 .*memory windows' <<<"$report"
+}
+
+# READ and WRITE are the cards', by queue pairs of the benchmark's own; UCX is not even loaded by this client.
+step_the_benchmark_verifies_every_byte_by_verbs_of_our_own() {
+    cd "$(mktemp -d)"
+    "$FOREBAY" bench rdma --local-ip 10.77.0.1 --devices rxe0:1 --provider verbs --transport tcp >server.log &
+    until_true grep 'Server running on 10.77.0.1:20600' server.log
+    "$FOREBAY" bench rdma --remote-ip 10.77.0.1 --devices rxe1:1 --case basic --provider verbs \
+        -o ucx.library=/nonexistent/libucp.so.0 | tee client.log
+    grep 'Verbs over rxe1: READ and WRITE' client.log
+    grep 'BASIC - WRITE' client.log
+    grep 'BASIC - READ' client.log
+    grep 'BASIC - SEAL' client.log
+    grep 'ALL TESTS COMPLETED' client.log
+    kill -INT $!
+    wait $!
+}
+
+step_the_benchmark_has_both_libraries_side_by_side() {
     export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
     cd "$(mktemp -d)"
     "$FOREBAY" bench rdma --local-ip 10.77.0.1 --devices rxe0:1 --provider verbs >server.log &
     until_true grep 'Server running on 10.77.0.1:20600' server.log
-    local provider
-    for provider in verbs ucx; do
-        "$FOREBAY" bench rdma --remote-ip 10.77.0.1 --devices rxe1:1 --case basic --provider $provider | tee $provider.log
-        grep 'ALL TESTS COMPLETED' $provider.log
-    done
-    grep 'CACHE by verbs over rxe1' verbs.log
-    if grep 'CACHE by verbs' ucx.log; then false; fi
+    "$FOREBAY" bench rdma --remote-ip 10.77.0.1 --devices rxe1:1 --case latency --size 64 --iters 20 --provider both | tee both.log
+    grep -E '^#kind +#bytes +verbs +ucx +ucx/verbs$' both.log
+    grep -E '^READ +64 ' both.log
     kill -INT $!
     wait $!
+}
+
+# Soft-iWARP binds no windows of type 2, and its table of GIDs may name no interface: verbs are refused with the reason, and the worker
+# runs on TCP where it may.
+step_a_card_of_iwarp_is_refused_with_the_reason_and_tcp_takes_its_place() {
+    local provider=verbs iwarp=(-o network.rdma.data.provider=verbs -o network.rdma.data.enabled=true
+        -o network.rdma.data.bind.device=siw2:1)
+    modprobe siw 2>/dev/null || { echo 'skipped: RDMA, iWARP: this kernel has no siw'; return 0; }
+    make_files
+    ip link add veth2 type veth peer name veth3
+    ip addr add 10.77.1.1/24 dev veth2
+    ip link set veth2 up
+    ip link set veth3 up
+    rdma link add siw2 type siw netdev veth2 || { echo 'skipped: RDMA, iWARP: siw takes no veth'; return 0; }
+    "$FOREBAY" doctor "${iwarp[@]}" >doctor.log || true
+    cat doctor.log
+    grep 'siw2:1: iWARP' doctor.log
+    if "$FOREBAY" worker "${worker_options[@]}" -o worker.rpc.port=29999 "${iwarp[@]}" 2>refused.log; then false; fi
+    cat refused.log
+    grep -E 'binds no memory windows of type 2|card siw2:1 has no IP address' refused.log
+    "$FOREBAY" worker "${worker_options[@]}" -o worker.rpc.port=29999 "${iwarp[@]}" \
+        -o network.rdma.data.fallback=tcp-at-start 2>worker.log &
+    until_true grep 'worker listening' worker.log
+    grep 'RDMA cannot be had, TCP is used' worker.log
+    start_mount 10.77.0.1:29999
+    compare_files
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::Hash;
+use std::time::Duration;
 
 use forebay_types::ByteSize;
 
@@ -19,6 +20,9 @@ struct Rule {
     keys: &'static [&'static str],
     holds: fn(&Config) -> bool,
 }
+
+/// Two of the shortest waits that a card can be told, which is 4.096 us.
+const SHORTEST_ACK_TIMEOUT: Duration = Duration::from_micros(10);
 
 const RULES: &[Rule] = &[
     Rule {
@@ -133,18 +137,43 @@ const RULES: &[Rule] = &[
         holds: |config| config.network_rdma_metadata_device.iter().all(|device| is_device(device)),
     },
     Rule {
-        why: "only UCX has these settings: over verbs, rdma_cm chooses. Leave them out, or set network.rdma.data.provider = \"ucx\"",
-        keys: &[
-            "network.rdma.data.provider",
-            "network.rdma.data.transports",
-            "network.rdma.data.gid_index",
-            "network.rdma.data.service_level",
-            "network.rdma.data.partition_key",
-            "network.rdma.metadata.gid_index",
-        ],
+        why: "only UCX has these settings: verbs use the partition of the interface. Leave them out, or set \
+              network.rdma.data.provider = \"ucx\"",
+        keys: &["network.rdma.data.provider", "network.rdma.data.transports", "network.rdma.data.partition_key"],
         holds: |config| {
             let is_verbs = config.network_rdma_data_provider == RdmaProvider::Verbs;
             !(is_verbs && (config.needs_ucx_for_data() || config.needs_ucx_for_metadata()))
+        },
+    },
+    Rule {
+        why: "a packet of RDMA has 256, 512, 1024, 2048 or 4096 bytes",
+        keys: &["network.rdma.data.mtu"],
+        holds: |config| {
+            config.network_rdma_data_mtu.is_none_or(|bytes| bytes.is_power_of_two() && (256..=4096).contains(&bytes))
+        },
+    },
+    Rule {
+        why: "UCX has no packets of 256 bytes",
+        keys: &["network.rdma.data.mtu", "network.rdma.data.provider"],
+        holds: |config| {
+            config.network_rdma_data_mtu != Some(256) || config.network_rdma_data_provider == RdmaProvider::Verbs
+        },
+    },
+    Rule {
+        why: "a card must wait for an acknowledgement, 10 us at least",
+        keys: &["network.rdma.data.ack_timeout"],
+        holds: |config| config.network_rdma_data_ack_timeout.is_none_or(|wait| wait >= SHORTEST_ACK_TIMEOUT),
+    },
+    Rule {
+        why: "a message must be given up before its operation is: the waits for all its attempts, one more than retry_count, which is 7 \
+              if unset, must not exceed operation_timeout",
+        keys: &[
+            "network.rdma.data.ack_timeout",
+            "network.rdma.data.retry_count",
+            "network.rdma.data.operation_timeout",
+        ],
+        holds: |config| {
+            config.rdma_tries_for().is_none_or(|longest| longest <= config.network_rdma_data_operation_timeout)
         },
     },
     Rule {
@@ -228,23 +257,47 @@ mod tests {
         const VERBS: &str = "network.rdma.data.provider=verbs";
         let load =
             |flags: &[&str]| Config::load(&crate::Sources::new().flags(flags.iter().map(|flag| (*flag).to_owned())));
-        for setting in [
-            "network.rdma.data.transports=rc",
-            "network.rdma.data.gid_index=3",
-            "network.rdma.data.service_level=1",
-            "network.rdma.data.partition_key=0x8001",
-            "network.rdma.metadata.gid_index=1",
-        ] {
+        for setting in ["network.rdma.data.transports=rc", "network.rdma.data.partition_key=0x8001"] {
             let (key, _) = setting.split_once('=').unwrap();
             let error = load(&[VERBS, setting]).unwrap_err().to_string();
             assert!(error.contains(key) && error.contains("provider = \"ucx\""), "{error}");
             let config = load(&[setting]).unwrap().config;
             let needs = (config.needs_ucx_for_data(), config.needs_ucx_for_metadata());
-            let is_of_both = key.ends_with("transports");
-            assert_eq!(needs, (!key.contains("metadata"), is_of_both || key.contains("metadata")), "{key}");
+            assert_eq!(needs, (true, key.ends_with("transports")), "{key}");
         }
-        let config = load(&[VERBS, "network.rdma.data.traffic_class=104"]).unwrap().config;
-        assert!(!config.needs_ucx_for_data() && !config.needs_ucx_for_metadata());
+        for setting in ["data.traffic_class=104", "data.gid_index=3", "data.service_level=1", "metadata.gid_index=1"] {
+            let config = load(&[VERBS, &format!("network.rdma.{setting}")]).unwrap().config;
+            assert!(!config.needs_ucx_for_data() && !config.needs_ucx_for_metadata(), "{setting}");
+        }
+    }
+
+    #[test]
+    fn packets_and_waits_of_cards_are_those_that_there_are() {
+        let load = |settings: &[&str]| {
+            let flags = settings.iter().map(|setting| format!("network.rdma.data.{setting}"));
+            Config::load(&crate::Sources::new().flags(flags)).map_err(|error| error.to_string())
+        };
+        for good in [
+            &["mtu=256", "provider=verbs"][..],
+            &["mtu=4096"],
+            &["ack_timeout=500ms"],
+            &["ack_timeout=30s", "retry_count=1"],
+            &["retry_count=0", "rnr_retry_count=7"],
+        ] {
+            assert!(load(good).is_ok(), "{good:?}: {:?}", load(good).err());
+        }
+        for (bad, key) in [
+            (&["mtu=1500"][..], "network.rdma.data.mtu"),
+            (&["mtu=8192"], "network.rdma.data.mtu"),
+            (&["mtu=256", "provider=ucx"], "network.rdma.data.provider"),
+            (&["ack_timeout=1us"], "network.rdma.data.ack_timeout"),
+            (&["ack_timeout=10s"], "network.rdma.data.operation_timeout"),
+            (&["ack_timeout=1s", "operation_timeout=7s"], "network.rdma.data.retry_count"),
+            (&["retry_count=8"], "network.rdma.data.retry_count"),
+            (&["rnr_retry_count=-2"], "network.rdma.data.rnr_retry_count"),
+        ] {
+            assert!(load(bad).is_err_and(|error| error.contains(key)), "{bad:?}");
+        }
     }
 
     #[test]

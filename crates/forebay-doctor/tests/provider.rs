@@ -96,3 +96,33 @@ fn a_worker_is_judged_by_what_it_offers_and_what_is_taken_here() {
     let connect = find(&alone, &config(&[RDMA]), "peer rdma-connect");
     assert!(connect.what.contains("(ib0 here, mlx5_0:1 there by verbs)"), "{connect:?}");
 }
+
+#[test]
+fn what_is_possible_by_verbs_is_told_of_each_card_and_why_not() {
+    let well = machine(|_| ());
+    let row = |name: &str, settings: &[&str]| {
+        let checks = check(&well, &config(settings));
+        checks.iter().find(|check| check.name == name).cloned()
+    };
+    const ON: &str = "network.rdma.data.one_sided=true";
+    let off = row("one-sided", &[RDMA]).unwrap();
+    assert!(off.verdict == Verdict::Info && off.what.contains("possible, and off"), "{off:?}");
+    assert_eq!(row("one-sided", &[RDMA, ON]).unwrap().verdict, Verdict::Ok);
+    // Whether that may be with this mode is none of this row's business.
+    let encrypted = forebay_config::Config {
+        network_rdma_data_one_sided: true,
+        security_require_encryption: true,
+        ..config(&[RDMA])
+    };
+    let checks = check(&well, &encrypted);
+    let refused = checks.iter().find(|check| check.name == "one-sided").unwrap();
+    assert!(refused.verdict == Verdict::Fail && refused.what.contains("require_encryption"), "{refused:?}");
+    assert!(row("one-sided", &[RDMA, UCX]).is_none());
+    assert!(row("verbs-gid", &[RDMA]).is_none(), "nothing is chosen");
+    let port = &well.rdma.devices[0].ports[0];
+    let of_address = port.gids.iter().find(|gid| gid.is_roce_v2() && gid.gid.contains(":ffff:")).unwrap();
+    let chosen = |index: u32| row("verbs-gid", &[RDMA, &format!("network.rdma.data.gid_index={index}")]).unwrap();
+    assert_eq!(chosen(of_address.index).verdict, Verdict::Ok);
+    let missing = chosen(999);
+    assert!(missing.verdict == Verdict::Info && missing.remedy.is_some(), "UCX takes their place: {missing:?}");
+}

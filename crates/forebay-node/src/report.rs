@@ -330,6 +330,7 @@ pub struct Listener {
     pub card: String,
     pub registered_bytes: u64,
     pub connections: u64,
+    pub refused_connections: u64,
     pub requests: u64,
     pub bytes_received: u64,
     pub replies: u64,

@@ -8,6 +8,7 @@ pub(crate) struct Gauges {
     pub(crate) connections: AtomicUsize,
     pub(crate) unadmitted: AtomicU64,
     pub(crate) forged: AtomicU64,
+    pub(crate) refused: AtomicU64,
     /// Reads of workers' memory without their help, and those that were not believed.
     pub(crate) one_sided: AtomicU64,
     pub(crate) one_sided_refused: AtomicU64,
@@ -24,6 +25,10 @@ impl Gauges {
 
     pub(crate) fn count_unadmitted(&self) {
         self.unadmitted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A message of `peer`'s connection does not show its pass: UCX believes what a message says of the connection that it belongs

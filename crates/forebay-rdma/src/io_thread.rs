@@ -92,6 +92,8 @@ pub struct IoThreadStats {
     pub unadmitted: u64,
     /// Messages that came as those of a connection and did not show its pass. They were dropped.
     pub forged: u64,
+    /// Connections that a server on it did not accept, for whatever reason.
+    pub refused: u64,
     /// Reads by clients on it of workers' memory, without these workers' help. Over verbs alone.
     pub one_sided: u64,
     /// Such reads that were not believed, and asked the worker.
@@ -328,6 +330,7 @@ impl IoThread {
             waits: self.pool.occupancy().waits,
             unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
             forged: self.gauges.forged.load(Ordering::Relaxed),
+            refused: self.gauges.refused.load(Ordering::Relaxed),
             one_sided: 0,
             one_sided_refused: 0,
         }

@@ -178,17 +178,26 @@ impl ServerOptions {
     }
 }
 
-/// What an I/O thread asks of its fabric; what is `None` is UCX's choice.
+/// What an I/O thread asks of its fabric; what is `None` is the choice of UCX, or of rdma_cm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricOptions {
-    /// The entry of the port's GID table to use.
+    /// The entry of the port's GID table to use. Over verbs, the address that a card connects and listens at says which.
     pub gid_index: Option<u32>,
-    /// InfiniBand's service level.
+    /// InfiniBand's service level; over RoCE the priority of Ethernet.
     pub service_level: Option<u8>,
     /// The byte that carries the DSCP over RoCE, and InfiniBand's traffic class.
     pub traffic_class: Option<u8>,
-    /// The partition, with or without the bit of full membership.
+    /// The partition, with or without the bit of full membership. Over verbs, it is that of the interface.
     pub partition_key: Option<u16>,
+    /// Bytes of the largest packet, a power of two from 256 to 4096. Over verbs, the end that connects says so for both.
+    pub mtu: Option<u16>,
+    /// How long the card waits for an acknowledgement before it sends again.
+    pub ack_timeout: Option<Duration>,
+    /// How often it does, 7 at most. Over verbs, the end that connects says so for both.
+    pub retry_count: Option<u8>,
+    /// How often a message is sent again for which the peer had no receive; 7 is for ever. Over verbs, each end says how often the
+    /// other one does.
+    pub rnr_retry_count: Option<u8>,
 }
 
 /// The bit of a partition key that says how its owner is a member: UCX takes the key without.
@@ -202,6 +211,10 @@ impl FabricOptions {
             ("IB_SL", self.service_level.map(|level| level.to_string())),
             ("IB_TRAFFIC_CLASS", self.traffic_class.map(|class| class.to_string())),
             ("IB_PKEY", self.partition_key.map(|key| format!("{:#x}", key & !FULL_MEMBER))),
+            ("IB_PATH_MTU", self.mtu.map(|bytes| bytes.to_string())),
+            ("RC_TIMEOUT", self.ack_timeout.map(|each| format!("{}us", each.as_micros()))),
+            ("RC_RETRY_COUNT", self.retry_count.map(|count| count.to_string())),
+            ("RC_RNR_RETRY_COUNT", self.rnr_retry_count.map(|count| count.to_string())),
         ];
         settings.into_iter().filter_map(|(key, value)| Some((key, value?)))
     }
@@ -219,8 +232,14 @@ mod tests {
             service_level: Some(5),
             traffic_class: Some(106),
             partition_key: Some(0x8012),
+            mtu: Some(2048),
+            ack_timeout: Some(Duration::from_millis(67)),
+            retry_count: Some(6),
+            rnr_retry_count: Some(3),
         };
         let settings: Vec<_> = options.settings().map(|(key, value)| format!("{key}={value}")).collect();
-        assert_eq!(settings, ["IB_GID_INDEX=3", "IB_SL=5", "IB_TRAFFIC_CLASS=106", "IB_PKEY=0x12"]);
+        let of_ports = ["IB_GID_INDEX=3", "IB_SL=5", "IB_TRAFFIC_CLASS=106", "IB_PKEY=0x12", "IB_PATH_MTU=2048"];
+        let of_connections = ["RC_TIMEOUT=67000us", "RC_RETRY_COUNT=6", "RC_RNR_RETRY_COUNT=3"];
+        assert_eq!(settings, [&of_ports[..], &of_connections].concat());
     }
 }

@@ -89,6 +89,7 @@ impl Driven for VerbsThread {
             connections: stats.connections,
             unadmitted: stats.unadmitted,
             forged: stats.forged,
+            refused: stats.refused,
             one_sided: stats.one_sided,
             one_sided_refused: stats.one_sided_refused,
             ..IoThreadStats::default()

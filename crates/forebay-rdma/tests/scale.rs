@@ -188,13 +188,17 @@ fn ucx_takes_what_is_asked_of_the_fabric_by_the_names_that_all_its_transports_sh
         service_level: Some(3),
         traffic_class: Some(106),
         partition_key: Some(0x8001),
+        mtu: Some(1024),
+        ack_timeout: Some(Duration::from_millis(500)),
+        retry_count: Some(7),
+        rnr_retry_count: Some(7),
     };
     // Over shared memory nothing comes of it; an option that UCX does not know is an error all the same.
     match IoThread::start(library, IoThreadOptions { fabric, ..io_thread_options("fabric", pool(8)) }) {
         Ok(io_thread) => assert_eq!(io_thread.name(), "fabric"),
         Err(error) if library.transports().is_ok_and(|found| !found.iter().any(Resource::is_rdma)) => {
             // Its module for InfiniBand, whose options these are, is not installed.
-            let known = ["IB_GID_INDEX", "IB_SL", "IB_TRAFFIC_CLASS", "IB_PKEY"]
+            let known = ["IB_GID_INDEX", "IB_SL", "IB_TRAFFIC_CLASS", "IB_PKEY", "IB_PATH_MTU", "RC_"]
                 .iter()
                 .any(|key| error.to_string().contains(key));
             assert!(known, "{error}");

@@ -7,14 +7,15 @@ mod one_sided;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::admission::{Admitting, HOUR, worker_of};
 use common::verbs::{Devices, devices};
 use forebay_identity::LiveIdentity;
 use forebay_identity::testing::Cluster;
 use forebay_rdma::verbs::VerbsServer;
-use forebay_rdma::{ClientOptions, ClientSecurity, RdmaTransport, ServerSecurity};
-use forebay_transport::conformance::Fixture;
+use forebay_rdma::{ClientOptions, ClientSecurity, FabricOptions, RdmaTransport, ServerSecurity};
+use forebay_transport::conformance::{Fixture, Scripted};
 use forebay_transport::{LocalTransport, Service, Transport, TransportKind};
 use forebay_types::Role;
 use tokio::sync::Mutex;
@@ -93,4 +94,29 @@ async fn it_says_what_it_is() {
     let Some(devices) = devices() else { return };
     let link = devices.good_link(SocketAddr::new(devices.server.1, 1));
     assert_eq!(link.kind(), TransportKind::Verbs);
+}
+
+/// The queue pairs of both ends are brought up by ourselves: the client's for what it asks, the worker's for the packets that its client
+/// wants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_path_is_chosen_carries_requests_as_any_other() {
+    let Some(devices) = devices() else { return };
+    let server = devices.serve(0, Scripted::new(), None).await;
+    let asked = FabricOptions {
+        service_level: Some(3),
+        traffic_class: Some(104),
+        mtu: Some(512),
+        ack_timeout: Some(Duration::from_secs(2)),
+        retry_count: Some(5),
+        rnr_retry_count: Some(3),
+        ..FabricOptions::default()
+    };
+    for fabric in [asked, FabricOptions { mtu: Some(256), ..FabricOptions::default() }] {
+        let thread = Devices::thread_on(&devices.client, common::pool(8), fabric);
+        let options = ClientOptions { bind: Some(devices.client.1), ..common::client_options() };
+        let link = Arc::new(RdmaTransport::over_verbs(server.local_addr().to_string(), thread, options));
+        common::assert_serves(&link).await;
+        link.close().await;
+    }
+    server.close().await;
 }

@@ -3,9 +3,10 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
+use crate::states::ibv_qp_attr;
 use crate::verbs::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_mw, ibv_pd, ibv_port_attr, ibv_qp,
-    ibv_qp_attr, ibv_recv_wr, ibv_send_wr, ibv_wc,
+    ibv_recv_wr, ibv_send_wr, ibv_wc,
 };
 
 /// The library's soname.
@@ -14,6 +15,8 @@ pub const SONAME: &str = "libibverbs.so.1";
 functions! {
     /// The library's functions.
     Ibverbs {
+        /// Has memory that is registered from then on stay where it is when the process forks. An `errno`.
+        ibv_fork_init: unsafe extern "C" fn() -> c_int;
         /// The devices of this machine, and how many there are.
         ibv_get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;
         /// Frees that list.

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
+use crate::states::ibv_qp_attr;
 use crate::verbs::{ibv_context, ibv_pd, ibv_qp, ibv_qp_init_attr};
 
 /// The library's soname.
@@ -16,6 +17,8 @@ pub const RDMA_CM_EVENT_ADDR_RESOLVED: c_uint = 0;
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: c_uint = 2;
 /// Somebody wants to connect.
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: c_uint = 4;
+/// The peer said yes, and the queue pair is ours to be changed.
+pub const RDMA_CM_EVENT_CONNECT_RESPONSE: c_uint = 5;
 /// The peer said no.
 pub const RDMA_CM_EVENT_REJECTED: c_uint = 8;
 /// There is a connection.
@@ -155,6 +158,27 @@ functions! {
         /// The port of our end, in network byte order.
         rdma_get_src_port: unsafe extern "C" fn(*mut rdma_cm_id) -> u16;
     }
+}
+
+functions! {
+    /// Functions by which a process changes the states of its queue pairs itself, from rdma-core 23 on.
+    RdmacmPaths {
+        /// What the connection manager would change of the queue pair to bring it into the state that the attributes name, and
+        /// which of them are set.
+        rdma_init_qp_attr: unsafe extern "C" fn(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
+        /// Tells the peer that the queue pair is ready, of an id that has none.
+        rdma_establish: unsafe extern "C" fn(*mut rdma_cm_id) -> c_int;
+    }
+}
+
+/// Those of newer libraries, as [`load_cm`].
+///
+/// # Errors
+/// The dynamic linker's words.
+pub fn load_cm_paths() -> Result<&'static RdmacmPaths, &'static str> {
+    static LOADED: OnceLock<Result<RdmacmPaths, String>> = OnceLock::new();
+    // SAFETY: as below.
+    LOADED.get_or_init(|| unsafe { RdmacmPaths::open(CM_SONAME) }).as_ref().map_err(String::as_str)
 }
 
 /// The library's functions, if this host has all of them, or why not in the words of the dynamic linker. It stays loaded.

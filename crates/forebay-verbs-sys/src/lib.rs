@@ -19,8 +19,10 @@
 mod functions;
 mod calls;
 mod cm;
+mod states;
 mod verbs;
 
 pub use calls::*;
 pub use cm::*;
+pub use states::*;
 pub use verbs::*;

@@ -18,10 +18,6 @@ pub const IBV_ACCESS_MW_BIND: c_uint = 1 << 4;
 pub const IBV_MW_TYPE_2: c_uint = 2;
 /// A reliable connection (`ibv_qp_type`).
 pub const IBV_QPT_RC: c_uint = 2;
-/// A queue pair that works no more (`ibv_qp_state`).
-pub const IBV_QPS_ERR: c_uint = 6;
-/// `ibv_qp_attr.qp_state` is set (`ibv_qp_attr_mask`).
-pub const IBV_QP_STATE: c_int = 1;
 /// Write to the peer's memory (`ibv_wr_opcode`).
 pub const IBV_WR_RDMA_WRITE: c_uint = 0;
 /// Send a message.
@@ -127,7 +123,13 @@ pub struct ibv_device_attr {
     pub max_cq: c_int,
     /// The most entries of one.
     pub max_cqe: c_int,
-    rest: [u8; 1024],
+    /// The most memory regions.
+    pub max_mr: c_int,
+    /// The most protection domains.
+    pub max_pd: c_int,
+    /// The most reads of peers that may be under way on one queue pair.
+    pub max_qp_rd_atom: c_int,
+    rest: [u8; 1012],
 }
 
 /// The beginning of `struct ibv_port_attr`.
@@ -258,22 +260,6 @@ pub struct ibv_qp_init_attr {
     pub qp_type: c_uint,
     /// Whether every send request has a completion.
     pub sq_sig_all: c_int,
-}
-
-/// The beginning of what is changed of a queue pair.
-#[repr(C)]
-pub struct ibv_qp_attr {
-    /// `enum ibv_qp_state`.
-    pub qp_state: c_uint,
-    rest: [u32; 127],
-}
-
-impl ibv_qp_attr {
-    /// The change to another state.
-    #[must_use]
-    pub const fn to_state(qp_state: c_uint) -> Self {
-        Self { qp_state, rest: [0; 127] }
-    }
 }
 
 /// A piece of memory.
@@ -435,6 +421,6 @@ mod tests {
         assert_eq!(offset_of!(ibv_port_attr, active_mtu), 8);
         assert_eq!((size_of::<ibv_context_ops>(), size_of::<ibv_send_wr>(), size_of::<ibv_wc>()), (256, 128, 48));
         assert_eq!((offset_of!(ibv_send_wr, wr), offset_of!(ibv_send_wr, bind_mw)), (40, 80));
-        assert!(size_of::<ibv_qp_attr>() >= 2 * 144, "there is room for what newer libraries have");
+        assert_eq!(offset_of!(ibv_device_attr, max_qp_rd_atom), 144);
     }
 }

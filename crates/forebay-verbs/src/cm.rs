@@ -37,6 +37,8 @@ pub enum EventKind {
     RouteResolved,
     /// Somebody wants to connect to a listener.
     ConnectRequest,
+    /// The peer said yes to a connection whose path is chosen: [`QueuePair::establish`](crate::QueuePair::establish).
+    Accepted,
     /// There is a connection.
     Established,
     /// The peer said no.
@@ -120,13 +122,17 @@ impl EventChannel {
             sys::RDMA_CM_EVENT_ADDR_RESOLVED => EventKind::AddressResolved,
             sys::RDMA_CM_EVENT_ROUTE_RESOLVED => EventKind::RouteResolved,
             sys::RDMA_CM_EVENT_CONNECT_REQUEST => EventKind::ConnectRequest,
+            sys::RDMA_CM_EVENT_CONNECT_RESPONSE => EventKind::Accepted,
             sys::RDMA_CM_EVENT_REJECTED => EventKind::Rejected,
             sys::RDMA_CM_EVENT_ESTABLISHED => EventKind::Established,
             sys::RDMA_CM_EVENT_DISCONNECTED => EventKind::Disconnected,
             sys::RDMA_CM_EVENT_TIMEWAIT_EXIT => EventKind::TimewaitExit,
             _ => EventKind::Failed,
         };
-        let said = matches!(kind, EventKind::ConnectRequest | EventKind::Rejected | EventKind::Established);
+        let said = matches!(
+            kind,
+            EventKind::ConnectRequest | EventKind::Rejected | EventKind::Accepted | EventKind::Established
+        );
         let private_data = if said && !raw.conn.private_data.is_null() {
             let length = raw.conn.private_data_len.into();
             // SAFETY: in these events the library tells so many bytes, which live as long as the event.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use forebay_verbs_sys as sys;
 
 use crate::error::{Error, by_result, refused};
+use crate::forking;
 
 /// libibverbs and librdmacm.
 #[derive(Clone, Copy)]
@@ -24,6 +25,7 @@ impl Library {
         let missing = |library, reason: &str| Error::Library { library, reason: reason.to_owned() };
         let verbs = sys::try_load().map_err(|reason| missing(sys::SONAME, reason))?;
         let cm = sys::load_cm().map_err(|reason| missing(sys::CM_SONAME, reason))?;
+        forking::prepare(verbs);
         Ok(Self { verbs, cm })
     }
 }
@@ -47,6 +49,8 @@ pub struct Device {
     pub(crate) max_requests: u32,
     /// Entries of one completion queue.
     pub(crate) max_entries: usize,
+    /// Reads of a peer that may be under way on one queue pair, and ours.
+    pub(crate) max_reads: u8,
     has_windows: bool,
     is_iwarp: bool,
     /// The flag of a completion whose message has ended the use of a key.
@@ -130,6 +134,7 @@ impl Device {
             max_sge: at_least_one(attributes.max_sge),
             max_requests: at_least_one(attributes.max_qp_wr),
             max_entries: at_least_one(attributes.max_cqe) as usize,
+            max_reads: u8::try_from(attributes.max_qp_rd_atom.max(0)).unwrap_or(u8::MAX),
             has_windows: attributes.device_cap_flags & windows != 0,
             is_iwarp: is_iwarp(name),
             with_inv: match attributes.vendor_id {
@@ -151,6 +156,25 @@ impl Device {
     /// [`Error::NoWindows`].
     pub fn check_windows(&self) -> Result<(), Error> {
         if self.has_windows { Ok(()) } else { Err(Error::NoWindows { device: self.name.clone() }) }
+    }
+
+    /// Whether the path of a connection can be chosen here ([`PathOptions`](crate::PathOptions)).
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Library`].
+    pub fn check_path(&self) -> Result<(), Error> {
+        if self.is_iwarp {
+            let reason = format!("{} is a card of iWARP, whose connections are those of TCP", self.name);
+            return Err(Error::Refused { what: "choose service level or MTU of a connection", reason });
+        }
+        let missing = |reason: &str| Error::Library { library: sys::CM_SONAME, reason: reason.to_owned() };
+        sys::load_cm_paths().map(|_| ()).map_err(missing)
+    }
+
+    /// Whether its port of this number is one of InfiniBand.
+    pub(crate) fn is_infiniband(&self, port: u8) -> bool {
+        let layer = std::fs::read_to_string(format!("/sys/class/infiniband/{}/ports/{port}/link_layer", self.name));
+        layer.is_ok_and(|layer| layer.trim() == "InfiniBand")
     }
 
     /// Whether it reads the peer's memory ([`QueuePair::read`](crate::QueuePair::read)) into buffers that the peer may not

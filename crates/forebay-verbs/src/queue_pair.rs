@@ -23,10 +23,12 @@ use crate::error::{Error, by_errno, by_result, refused};
 use crate::frames::Frames;
 use crate::reads::{Reads, UnderWay};
 use crate::registration::Registration;
-use crate::requests::{Ended, Exposure, Handshake, Post, QueuePairOptions, Remote, message_request, parameters};
+use crate::requests::{Ended, Exposure, Plain, Post, QueuePairOptions, Remote, message_request};
 use crate::shown::ShownWindows;
 use crate::windows::Windows;
 
+mod connecting;
+mod plain;
 mod reading;
 mod receiving;
 
@@ -47,6 +49,7 @@ struct Posted {
     requests: u32,
     frame: Option<u32>,
     read: Option<UnderWay>,
+    plain: Option<(u64, Plain)>,
     // Before the spans that they are of.
     _regions: Regions,
     _spans: Spans,
@@ -61,6 +64,7 @@ struct Memory {
     receives: Frames,
     sends: Frames,
     reads: Reads,
+    plain_done: VecDeque<(u64, Plain)>,
 }
 
 /// A connection, or what becomes one. Of the thread that made it.
@@ -128,6 +132,7 @@ impl QueuePair {
             receives: Frames::new(domain, receives, options.receive_length)?,
             sends: Frames::new(domain, options.frames, options.frame_length)?,
             reads: Reads::new(domain, options.reads)?,
+            plain_done: VecDeque::new(),
         };
         let max_pieces = MAX_PIECES.min(device.max_sge);
         let room = |inline| sys::ibv_qp_cap {
@@ -179,30 +184,6 @@ impl QueuePair {
     #[must_use]
     pub fn id(&self) -> &Id {
         &self.id
-    }
-
-    /// Connects to the peer, to which the way is known.
-    ///
-    /// # Errors
-    /// [`Error::Refused`].
-    pub fn connect(&self, handshake: Handshake<'_>) -> Result<(), Error> {
-        let mut param = parameters(handshake);
-        let connect = self.id.channel.library.cm.rdma_connect;
-        // SAFETY: the id is alive, and so is what the parameters name.
-        by_errno("connect", unsafe { connect(self.id.id, &raw mut param) })
-    }
-
-    /// Accepts the connection that somebody wants.
-    ///
-    /// # Errors
-    /// [`Error::Refused`].
-    pub fn accept(&self, handshake: Handshake<'_>) -> Result<(), Error> {
-        let mut param = parameters(handshake);
-        let accept = self.id.channel.library.cm.rdma_accept;
-        // SAFETY: the id is alive, and so is what the parameters name.
-        by_errno("accept a connection", unsafe { accept(self.id.id, &raw mut param) })?;
-        self.id.answers.set(false);
-        Ok(())
     }
 
     /// Ends the connection: what is posted is flushed, and the peer is told.
@@ -347,6 +328,7 @@ impl QueuePair {
             requests: count,
             frame: kept,
             read: None,
+            plain: None,
             _regions: regions,
             _spans: spans,
         });
@@ -435,6 +417,7 @@ impl QueuePair {
             if let Some(read) = posted.read {
                 self.memory.reads.ended(read, is_good);
             }
+            self.memory.plain_done.extend(posted.plain.filter(|_| is_good));
         }
     }
 

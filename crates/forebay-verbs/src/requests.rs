@@ -1,6 +1,6 @@
 //! What a queue pair is asked for, and what it tells.
 
-use forebay_memory::Spans;
+use forebay_memory::{Span, SpanMut, Spans};
 use forebay_verbs_sys as sys;
 
 /// How large a queue pair is.
@@ -36,6 +36,23 @@ pub enum Reading {
     Theirs,
 }
 
+/// What of the path of a connection is not left to rdma_cm. Not over iWARP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathOptions {
+    /// InfiniBand's service level; over RoCE the priority of Ethernet. Of what this end sends.
+    pub service_level: Option<u8>,
+    /// Bytes of the largest packet, a power of two from 256 to 4096, where the path takes larger ones. Both ends have to have the same.
+    pub mtu: Option<u16>,
+}
+
+impl PathOptions {
+    /// Whether anything is.
+    #[must_use]
+    pub fn is_chosen(self) -> bool {
+        self != Self::default()
+    }
+}
+
 /// What both ends say when they connect.
 #[derive(Clone, Copy, Debug)]
 pub struct Handshake<'a> {
@@ -43,10 +60,12 @@ pub struct Handshake<'a> {
     pub private_data: &'a [u8],
     /// How often a message that is not acknowledged is sent again, 7 at most. The peer that connects decides for both.
     pub retries: u8,
-    /// How often a message is for which the peer had no receive; 7 is for ever.
+    /// How often the peer sends a message again for which this end had no receive; 7 is for ever.
     pub receiver_not_ready_retries: u8,
     /// Who reads.
     pub reading: Reading,
+    /// What is not left to rdma_cm.
+    pub path: PathOptions,
 }
 
 /// Memory at the peer that it has exposed.
@@ -65,6 +84,25 @@ pub struct Exposure {
     pub window: usize,
     /// What the peer is told.
     pub remote: Remote,
+}
+
+/// A read or write of the peer's memory by itself, with the memory at this end.
+#[derive(Debug)]
+pub enum Plain {
+    /// The peer's bytes come into all of this.
+    Read(SpanMut),
+    /// These bytes go to the peer.
+    Write(Span),
+}
+
+impl Plain {
+    /// Where its memory is, and how many bytes that are.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        match self {
+            Self::Read(into) => (into.pointer().addr().get(), into.len()),
+            Self::Write(from) => (from.as_ptr().addr(), from.len()),
+        }
+    }
 }
 
 /// What goes with a message.

@@ -25,7 +25,7 @@ use crate::plan::{self, CONNECT_DEADLINE, OPERATION_DEADLINE, WINDOWS_A_ROW};
 use crate::report::{BandwidthResult, LatencyResult, Report, ServerReport, UcxReport, Verified};
 use crate::statistics::{Bandwidth, Counted, Latency, rate};
 use crate::ucx::{context, io_thread};
-use crate::verbs::verbs_thread;
+use crate::verbs::{Side, verbs_thread};
 use crate::wire::{BENCH_CLUSTER, Offer};
 use crate::{memory, text, usage};
 
@@ -49,9 +49,9 @@ pub fn run(
     say(out, &text::banner("FOREBAY RDMA BENCHMARK"))?;
     say(out, &format!("[INFO] Test started at: {}", started.format("%Y-%m-%d %H:%M:%S")))?;
     say(out, &format!("[INFO] Connecting to {}...", options.server))?;
-    let ucx = match options.transport {
-        TransportChoice::Ucx => Some(Library::load(options.ucx.library.as_deref())?),
-        TransportChoice::Tcp => None,
+    let ucx = match (options.transport, &options.verbs) {
+        (TransportChoice::Ucx, None) => Some(Library::load(options.ucx.library.as_deref())?),
+        (TransportChoice::Tcp, _) | (_, Some(_)) => None,
     };
     let version = ucx.map(|library| library.version().to_string());
     let (control, offer) = Control::open(options.server, options.bind, version)?;
@@ -64,11 +64,14 @@ pub fn run(
             Ok::<_, Error>((context, registration))
         })
         .transpose()?;
-    let verbs = match (&options.verbs, offer.verbs) {
-        (None, _) => None,
-        (Some(card), Some(server)) => Some((verbs_thread(card, &pool)?, card.address, server)),
+    let (verbs, verbs_memory) = match (&options.verbs, offer.verbs) {
+        (None, _) => (None, None),
+        (Some(card), Some(server)) => (
+            Some((verbs_thread(card, &pool)?, card.address, server.cache)),
+            Some((Side::new(card, &pool)?, card.address, server.memory)),
+        ),
         (Some(_), None) => {
-            let reason = "it serves CACHE by no verbs; restart it with `--provider verbs`".to_owned();
+            let reason = "it serves nothing by verbs; restart it with `--provider verbs`".to_owned();
             return Err(Error::Refused { address: options.server, reason });
         }
     };
@@ -79,6 +82,7 @@ pub fn run(
         cache: cache(options, &offer, io_thread.clone(), verbs),
         offer,
         pool,
+        verbs: verbs_memory,
         ucx: one_sided,
         runtime: runtime.clone(),
         stop: stop.clone(),
@@ -184,7 +188,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn tests(&mut self) -> Result<(), Error> {
-        let [verified, latency, bandwidth] = plan::kinds(self.options.case);
+        let [verified, latency, bandwidth] = plan::kinds(self.options.case, self.options.verbs.is_some());
         self.say_how()?;
         if !verified.is_empty() {
             self.say("")?;
@@ -207,8 +211,16 @@ impl Session<'_> {
 
     /// What is going to be measured, over what. Connects once to know the latter.
     fn say_how(&mut self) -> Result<(), Error> {
-        match self.options.transport {
-            TransportChoice::Tcp => {
+        match (self.options.transport, &self.options.verbs) {
+            (_, Some(card)) => {
+                self.say(&text::verbs(&card.device))?;
+                let is_of = |name: &str| name.split(':').next() == Some(card.device.as_str());
+                let known = self.options.cards.devices.iter().find(|(name, _)| is_of(name));
+                if let Some((_, description)) = known {
+                    self.say(&text::card(description))?;
+                }
+            }
+            (TransportChoice::Tcp, None) => {
                 self.say(
                     "[INFO] TCP: READ and WRITE by blocking sockets, one for each thread, CACHE by its own transport",
                 )?;
@@ -218,7 +230,7 @@ impl Session<'_> {
                     self.say(&text::card(description))?;
                 }
             }
-            TransportChoice::Ucx => {
+            (TransportChoice::Ucx, None) => {
                 drop(LoadThreads::start(&self.connector, Kind::Read, 1)?);
                 let lanes = self.connector.lanes.lock().clone();
                 if let Some(ucx) = &mut self.report.ucx {
@@ -237,9 +249,6 @@ impl Session<'_> {
                 }
             }
         }
-        if let Some(card) = &self.options.verbs {
-            self.say(&format!("[INFO] CACHE by verbs over {}, not as READ and WRITE", card.device))?;
-        }
         let server = &self.report.server;
         let line = format!("[INFO] Server: Forebay {}, Delay {} us", server.version, server.delay_us);
         self.say(&line)?;
@@ -257,7 +266,7 @@ impl Session<'_> {
     }
 
     fn has_rdma(&self) -> bool {
-        self.report.ucx.as_ref().is_some_and(|ucx| ucx.rdma)
+        self.report.verbs.is_some() || self.report.ucx.as_ref().is_some_and(|ucx| ucx.rdma)
     }
 
     fn verify(&mut self, kinds: &[Kind]) -> Result<(), Error> {

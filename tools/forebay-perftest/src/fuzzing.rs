@@ -7,7 +7,9 @@ use std::time::Duration;
 use forebay_memory::FRAME_SIZE;
 
 use crate::plan::AREA_FRAMES;
-use crate::wire::{Answer, HEADER_LEN, Offer, Region, Request, StreamRequest, UcxOffer, ask, decode, encode, length};
+use crate::wire::{
+    Answer, HEADER_LEN, Offer, Region, Request, StreamRequest, UcxOffer, VerbsOffer, ask, decode, encode, length,
+};
 
 /// A server receives `stream`: control messages, one after the other.
 ///
@@ -81,7 +83,8 @@ pub fn samples() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let offer = |ucx: bool| {
         let keys = |count: usize| vec![vec![7; 40]; count];
         let ucx = ucx.then(|| UcxOffer { version: "1.20.0".into(), port: 3, blocks: keys(4), area: keys(AREA_FRAMES) });
-        let verbs = ucx.is_some().then(|| SocketAddr::from(([10, 0, 0, 1], 7)));
+        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let verbs = ucx.is_some().then(|| VerbsOffer { cache: at(7), memory: at(8) });
         let (session, version, delay) = (9, "0.1.0".to_owned(), Duration::from_micros(7));
         Answer::Opened(Offer { session, version, delay, blocks: 4, cache_port: 5, ucx, verbs })
     };

@@ -1,13 +1,15 @@
 //! The network benchmark: what the links between two hosts give, and what the cache makes of it.
 //!
-//! Three kinds of operation, so that one tool says where time goes:
+//! Kinds of operation, so that one tool says where time goes:
 //!
 //! * `WRITE`: one-sided, into the server's memory. It has ended when it is flushed, since only then the bytes are there;
 //! * `READ`: one-sided, out of the server's memory: what the network card gives;
+//! * `SEAL`: by verbs, the same and then, fenced, a read of what would say whether the bytes are right: what a one-sided read of the cache
+//!   takes of the network (ADR 0035), without its checksums;
 //! * `CACHE`: a request and its reply over [`forebay_rdma`] or [`forebay_tcp`], from a service that has everything in
 //!   memory: what a mount gets from a worker, without the checksums that the mount adds.
 //!
-//! `CACHE` can go by verbs beside either: that is how the cache's two transports over RDMA are compared.
+//! The others go by UCX or by verbs, and [`compare`](mod@compare) has what came of either side by side.
 //!
 //! Over TCP, `READ` and `WRITE` are the plainest thing that sockets can do: blocking, one thread a connection.
 //!
@@ -16,7 +18,8 @@
 //! (how both sides set UCX up), `link` (the trait: one job's way to the server, with an implementation for each kind),
 //! `load_threads` (a thread for each job), [`client`](mod@client) (a run from beginning to end), [`server`](mod@server).
 //!
-//! **How READ and WRITE are driven.** Each job of the client has a thread, a UCX worker and an endpoint of its own. It polls
+//! **How READ and WRITE are driven.** Each job of the client has a thread, and a UCX worker with an endpoint, or a queue pair with a
+//! completion queue, of its own. It polls
 //! while short latencies are measured, as every such tool does, and sleeps when there is nothing to do while bandwidth is
 //! measured, as the cache's own threads do: otherwise CPU time would say how long the test took. `CACHE` shares one I/O thread and
 //! one link among all jobs, as a mount does.
@@ -39,6 +42,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 pub mod client;
+pub mod compare;
 mod control;
 mod error;
 #[cfg(feature = "fuzzing")]

@@ -305,14 +305,14 @@ impl Job {
     fn buffer(&self, bytes: u64) -> Result<Buffer, Error> {
         match self.kind {
             Kind::Write => Buffer::to_write(&self.pool, bytes, |_, part| part.fill(self.number as u8)),
-            Kind::Read | Kind::Cache => Buffer::to_read(&self.pool, bytes),
+            Kind::Read | Kind::Seal | Kind::Cache => Buffer::to_read(&self.pool, bytes),
         }
     }
 
     fn operation(&self, number: u64) -> Operation {
         match self.kind {
             Kind::Write => Operation { writes: true, region: Region::Area, number },
-            Kind::Read | Kind::Cache => Operation { writes: false, region: Region::Blocks, number },
+            Kind::Read | Kind::Seal | Kind::Cache => Operation { writes: false, region: Region::Blocks, number },
         }
     }
 
@@ -366,7 +366,7 @@ impl Job {
     fn verify(&mut self, bytes: u64) -> Result<u32, Error> {
         let frames = match self.kind {
             Kind::Write => AREA_FRAMES as u64,
-            Kind::Read | Kind::Cache => u64::from(self.blocks),
+            Kind::Read | Kind::Seal | Kind::Cache => u64::from(self.blocks),
         };
         let places = (frames * FRAME_SIZE as u64 / bytes).max(1);
         let mut numbers = vec![0, 1.min(places - 1), places - 1];

@@ -49,6 +49,8 @@ pub enum Kind {
     Write,
     /// Out of the server's memory.
     Read,
+    /// The same and then, when all of it is here, what says whether it is right: as the cache's one-sided reads. By verbs alone.
+    Seal,
     /// By a request of the cache.
     Cache,
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Kind {
         f.pad(match self {
             Self::Write => "WRITE",
             Self::Read => "READ",
+            Self::Seal => "SEAL",
             Self::Cache => "CACHE",
         })
     }
@@ -93,7 +96,7 @@ pub struct UcxOptions {
     pub transports: Vec<String>,
 }
 
-/// The card that CACHE is to go over by verbs.
+/// The card that verbs are to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsCard {
     /// The device: `mlx5_0`.
@@ -122,7 +125,7 @@ pub struct ClientOptions {
     pub transport: TransportChoice,
     /// What UCX is to use.
     pub ucx: UcxOptions,
-    /// Have CACHE go by verbs over this card, and WRITE and READ as `transport` says.
+    /// Have all kinds go by verbs over this card, whatever `transport` says.
     pub verbs: Option<VerbsCard>,
     /// Which tests.
     pub case: Case,
@@ -151,7 +154,7 @@ pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub address: SocketAddr,
     /// The first of the ports that data goes over: one for CACHE over TCP, and with UCX the next two for READ and WRITE and for
-    /// CACHE over UCX, and with verbs the one after these. `None` takes free ones.
+    /// CACHE over UCX, and with verbs the two after these, for CACHE and for READ and WRITE. `None` takes free ones.
     pub data_port: Option<u16>,
     /// How long answering a request of the cache, or of the plain sockets, takes besides.
     pub delay: Duration,
@@ -159,6 +162,6 @@ pub struct ServerOptions {
     pub transport: TransportChoice,
     /// What UCX is to use.
     pub ucx: UcxOptions,
-    /// Serve CACHE by verbs over this card, too.
+    /// Serve all kinds by verbs over this card, too.
     pub verbs: Option<VerbsCard>,
 }

@@ -59,16 +59,19 @@ pub fn iterations(options: &ClientOptions, within: Duration) -> (usize, Duration
 
 /// Which kinds of operation the case verifies, measures the latency of, and the bandwidth of.
 #[must_use]
-pub fn kinds(case: Case) -> [&'static [Kind]; 3] {
-    const ALL: &[Kind] = &[Kind::Write, Kind::Read, Kind::Cache];
+pub fn kinds(case: Case, by_verbs: bool) -> [&'static [Kind]; 3] {
+    const OF_ALL: &[Kind] = &[Kind::Write, Kind::Read, Kind::Cache];
+    const OF_VERBS: &[Kind] = &[Kind::Write, Kind::Read, Kind::Seal, Kind::Cache];
+    let all = if by_verbs { OF_VERBS } else { OF_ALL };
     match case {
-        Case::Basic => [ALL, &[], &[]],
-        Case::Latency => [&[], ALL, &[]],
-        Case::Stress => [&[], &[], ALL],
+        Case::Basic => [all, &[], &[]],
+        Case::Latency => [&[], all, &[]],
+        Case::Stress => [&[], &[], all],
         Case::StressWrite => [&[], &[], &[Kind::Write]],
+        Case::StressRead if by_verbs => [&[], &[], &[Kind::Read, Kind::Seal]],
         Case::StressRead => [&[], &[], &[Kind::Read]],
         Case::StressCache => [&[], &[], &[Kind::Cache]],
-        Case::All => [ALL, ALL, ALL],
+        Case::All => [all, all, all],
     }
 }
 
@@ -224,11 +227,13 @@ mod tests {
 
     #[test]
     fn each_case_has_its_kinds() {
-        assert_eq!(kinds(Case::StressRead)[2], [Kind::Read]);
-        assert_eq!(kinds(Case::StressCache)[2], [Kind::Cache]);
-        assert_eq!(kinds(Case::StressWrite)[2], [Kind::Write]);
-        assert!(kinds(Case::Basic)[1..].iter().all(|kinds| kinds.is_empty()));
-        assert!(kinds(Case::All).iter().all(|kinds| kinds.len() == 3));
+        assert_eq!(kinds(Case::StressRead, false)[2], [Kind::Read]);
+        assert_eq!(kinds(Case::StressRead, true)[2], [Kind::Read, Kind::Seal]);
+        assert_eq!(kinds(Case::StressCache, true)[2], [Kind::Cache]);
+        assert_eq!(kinds(Case::StressWrite, false)[2], [Kind::Write]);
+        assert!(kinds(Case::Basic, true)[1..].iter().all(|kinds| kinds.is_empty()));
+        assert!(kinds(Case::All, false).iter().all(|kinds| kinds.len() == 3 && !kinds.contains(&Kind::Seal)));
+        assert!(kinds(Case::All, true).iter().all(|kinds| kinds.len() == 4));
     }
 
     #[test]

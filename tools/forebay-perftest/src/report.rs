@@ -12,13 +12,13 @@ pub struct Report {
     pub version: &'static str,
     /// When it began: RFC 3339.
     pub started: String,
-    /// What carried the bytes.
+    /// What carried the bytes, where `verbs` is null.
     pub transport: TransportChoice,
     /// The other side.
     pub server: ServerReport,
     /// UCX, if it carried them.
     pub ucx: Option<UcxReport>,
-    /// The card over which CACHE went by verbs, if it did.
+    /// The card over which they went by verbs, if they did.
     pub verbs: Option<String>,
     /// Which tests.
     pub case: Case,

@@ -1,7 +1,7 @@
 //! The server: a control port, and behind it the memory that clients read and write.
 //!
 //! * a task for each control connection, with the session that lasts as long as it (`control`);
-//! * a thread with one UCX worker for one-sided access by all clients (`one_sided`);
+//! * a thread with one UCX worker for one-sided access by all clients (`one_sided`), and one for those by verbs (`verbs`);
 //! * a thread for each plain socket of READ and WRITE over TCP (`stream`);
 //! * the cache's own servers, over UCX and TCP, with a service that has everything in memory (`service`).
 //!
@@ -15,6 +15,7 @@ mod service;
 mod sessions;
 mod shared;
 mod stream;
+mod verbs;
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,9 +42,10 @@ use crate::server::one_sided::OneSided;
 use crate::server::service::Blocks;
 use crate::server::sessions::Sessions;
 use crate::server::shared::{ServerShared, UcxPorts};
+use crate::server::verbs::VerbsMemoryServer;
 use crate::ucx::{context, io_thread};
 use crate::verbs::verbs_thread;
-use crate::wire::BENCH_CLUSTER;
+use crate::wire::{BENCH_CLUSTER, VerbsOffer};
 
 /// Connections at once, those included that have not yet said what they are for.
 const MAX_CONNECTIONS: usize = 512;
@@ -62,8 +64,14 @@ pub struct Server {
     shared: Arc<ServerShared>,
     tcp: TcpServer,
     ucx: Option<Ucx>,
-    verbs: Option<VerbsServer>,
+    verbs: Option<Verbs>,
     tasks: TaskTracker,
+}
+
+/// What needs verbs.
+struct Verbs {
+    memory: VerbsMemoryServer,
+    server: VerbsServer,
 }
 
 /// What needs UCX.
@@ -100,13 +108,17 @@ impl Server {
         let verbs = match options.verbs {
             None => None,
             Some(card) => {
-                let address = SocketAddr::new(card.address, port(3).port());
+                let [address, memory_address] = [3, 4].map(|number| SocketAddr::new(card.address, port(number).port()));
                 let starting = tokio::task::spawn_blocking({
-                    let pool = pool.clone();
-                    move || verbs_thread(&card, &pool)
+                    let (pool, sessions) = (pool.clone(), Arc::clone(&sessions));
+                    move || {
+                        let memory = VerbsMemoryServer::start(&card, memory_address, sessions)?;
+                        Ok::<_, Error>((verbs_thread(&card, &pool)?, memory))
+                    }
                 });
-                let thread = starting.await.map_err(io::Error::other)??;
-                Some(VerbsServer::bind(thread, cache(address), Arc::clone(&service)).await?)
+                let (thread, memory) = starting.await.map_err(io::Error::other)??;
+                let server = VerbsServer::bind(thread, cache(address), Arc::clone(&service)).await?;
+                Some(Verbs { memory, server })
             }
         };
         let (ucx, ports) = match options.transport {
@@ -153,7 +165,9 @@ impl Server {
             blocks,
             tcp_port: tcp.local_addr().port(),
             ucx: ports,
-            verbs: verbs.as_ref().map(VerbsServer::local_addr),
+            verbs: verbs
+                .as_ref()
+                .map(|verbs| VerbsOffer { cache: verbs.server.local_addr(), memory: verbs.memory.address() }),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         });
@@ -177,14 +191,15 @@ impl Server {
     /// Where verbs listen; `None` without.
     #[must_use]
     pub fn verbs(&self) -> Option<SocketAddr> {
-        self.shared.verbs
+        self.shared.verbs.map(|verbs| verbs.memory)
     }
 
     /// Every port that clients need, that for control first: all that a firewall has to let through.
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {
         let ucx = self.shared.ucx.iter().flat_map(|ucx| [ucx.port, ucx.cache_port]);
-        [self.address.port(), self.shared.tcp_port].into_iter().chain(ucx).collect()
+        let verbs = self.shared.verbs.iter().flat_map(|verbs| [verbs.cache.port(), verbs.memory.port()]);
+        [self.address.port(), self.shared.tcp_port].into_iter().chain(ucx).chain(verbs).collect()
     }
 
     /// Whether UCX has RDMA here.
@@ -207,7 +222,8 @@ impl Server {
             self.tasks.wait().await;
             self.tcp.close().await;
             if let Some(verbs) = &self.verbs {
-                verbs.close().await;
+                verbs.server.close().await;
+                verbs.memory.close().await;
             }
             if let Some(ucx) = &self.ucx {
                 ucx.server.close().await;

@@ -32,6 +32,11 @@ pub(crate) fn section(title: &str, how: &str, rdma: bool) -> String {
 pub(crate) const QUEUE_PAIRS: &str = "[INFO] Queue pairs: READ and WRITE have one for each thread, CACHE one for all; inline data: as UCX \
                                       chooses (UCX_RC_TX_MIN_INLINE, UCX_RC_RX_INLINE)";
 
+/// What goes by verbs, and how.
+pub(crate) fn verbs(device: &str) -> String {
+    format!("[INFO] Verbs over {device}: READ and WRITE by a queue pair for each thread, CACHE by one for all")
+}
+
 /// The card of a lane.
 pub(crate) fn card(description: &str) -> String {
     format!("[INFO] Card {description}")

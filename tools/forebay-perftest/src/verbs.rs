@@ -1,17 +1,85 @@
-//! Verbs as client and server set them up, for the cache.
+//! Verbs as client and server set them up: an I/O thread for the cache, and queue pairs of the benchmark's own for READ and WRITE.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_memory::Pool;
 use forebay_rdma::RdmaError;
 use forebay_rdma::verbs::{VerbsLibrary, VerbsOptions, VerbsThread};
+use forebay_verbs::{
+    CompletionChannel, CompletionQueue, Device, Domain, EventChannel, Handshake, PathOptions, QueuePairOptions,
+    Reading, Registration,
+};
 
 use crate::error::Error;
 use crate::options::VerbsCard;
+use crate::plan::{AREA_FRAMES, MAX_DEPTH};
+
+/// Bytes of the longest message over a queue pair of READ and WRITE.
+pub(crate) const MESSAGE: usize = 1024;
+/// Messages that either end takes: one, and one for each frame to write to.
+const MESSAGES: u32 = 1 + AREA_FRAMES as u32;
+
+/// Sealed reads of one queue pair that are under way, as many as the cache's client has.
+const SEALED_READS: u32 = 16;
 
 /// An I/O thread of the cache.
 pub(crate) fn verbs_thread(card: &VerbsCard, pool: &Pool) -> Result<Arc<VerbsThread>, Error> {
     let library = VerbsLibrary::load().map_err(RdmaError::from)?;
     let options = VerbsOptions::new(&card.device, pool.clone(), pool.capacity());
     Ok(Arc::new(VerbsThread::start(library, options)?))
+}
+
+/// A card, with a pool that it may use, for queue pairs of any thread.
+#[derive(Clone)]
+pub(crate) struct Side {
+    library: VerbsLibrary,
+    pub(crate) registration: Arc<Registration>,
+}
+
+impl Side {
+    /// Registers `pool` with `card`, as one piece. Blocks.
+    pub(crate) fn new(card: &VerbsCard, pool: &Pool) -> Result<Self, RdmaError> {
+        let library = VerbsLibrary::load()?;
+        let device = Device::open(library, &card.device)?;
+        device.check_windows()?;
+        let registration = Registration::growing(&Domain::new(device)?, pool, pool.capacity());
+        registration.grow_with(pool.capacity(), |_| true)?;
+        Ok(Self { library, registration: Arc::new(registration) })
+    }
+
+    /// What a thread needs for its queue pairs, which have so many entries together.
+    pub(crate) fn thread(&self, entries: usize) -> Result<Thread, RdmaError> {
+        let completions = CompletionChannel::new(self.registration.domain().device())?;
+        let queue = CompletionQueue::new(&completions, entries)?;
+        Ok(Thread { queue, completions, events: EventChannel::new(self.library)? })
+    }
+}
+
+/// Of one thread.
+pub(crate) struct Thread {
+    pub(crate) queue: Rc<CompletionQueue>,
+    pub(crate) completions: Rc<CompletionChannel>,
+    pub(crate) events: Rc<EventChannel>,
+}
+
+/// The queue pair of a client, which has all its operations under way there, each in two parts at most, and may read seals; or of a
+/// server.
+pub(crate) fn queue_pair(is_client: bool, seals: bool) -> QueuePairOptions {
+    QueuePairOptions {
+        receives: MESSAGES,
+        receive_length: MESSAGE,
+        requests: if is_client { 2 * MAX_DEPTH + 2 } else { 4 * MESSAGES },
+        frames: MESSAGES,
+        frame_length: MESSAGE,
+        inline: 0,
+        windows: if is_client { 0 } else { AREA_FRAMES },
+        reads: if seals { SEALED_READS } else { 0 },
+    }
+}
+
+/// What either end says when it connects.
+pub(crate) fn handshake(is_client: bool) -> Handshake<'static> {
+    let reading = if is_client { Reading::Ours } else { Reading::Theirs };
+    Handshake { private_data: &[], retries: 7, receiver_not_ready_retries: 7, reading, path: PathOptions::default() }
 }

@@ -33,7 +33,7 @@ pub(crate) const GREETING: u16 = 1;
 pub(crate) const WELCOME: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"FOREBAYB";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Bytes before a control message.
 pub(crate) const HEADER_LEN: usize = 16;
 /// Bytes of a control message at most: an offer with a hundred memory keys has some ten thousand.
@@ -80,8 +80,79 @@ pub(crate) struct Offer {
     pub(crate) cache_port: u16,
     /// With UCX.
     pub(crate) ucx: Option<UcxOffer>,
-    /// Where the cache's server over verbs listens.
-    pub(crate) verbs: Option<SocketAddr>,
+    /// With verbs.
+    pub(crate) verbs: Option<VerbsOffer>,
+}
+
+/// Where a server listens by verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VerbsOffer {
+    /// The cache's server.
+    pub(crate) cache: SocketAddr,
+    /// What has memory for READ and WRITE.
+    pub(crate) memory: SocketAddr,
+}
+
+/// What a client says first over a queue pair of READ and WRITE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VerbsGreeting {
+    pub(crate) session: u64,
+    /// It is going to write, too.
+    pub(crate) writes: bool,
+}
+
+impl VerbsGreeting {
+    pub(crate) const LEN: usize = 9;
+
+    pub(crate) fn encode(self) -> [u8; Self::LEN] {
+        let [s0, s1, s2, s3, s4, s5, s6, s7] = self.session.to_le_bytes();
+        [s0, s1, s2, s3, s4, s5, s6, s7, self.writes.into()]
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let [session @ .., writes] = *bytes.first_chunk::<{ Self::LEN }>()?;
+        (bytes.len() == Self::LEN && writes <= 1)
+            .then(|| Self { session: u64::from_le_bytes(session), writes: writes == 1 })
+    }
+}
+
+/// What a server says over a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum VerbsAnswer {
+    /// There is more to come.
+    More,
+    /// Its memory.
+    Memory(VerbsMemory),
+    /// It will not; the reason, with a remedy.
+    Refused(String),
+}
+
+/// Memory that one queue pair reaches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VerbsMemory {
+    /// The key for reading all of it.
+    pub(crate) read_key: u32,
+    /// Where each frame to read from begins.
+    pub(crate) blocks: Vec<u64>,
+    /// Where each frame to write to does, and the key for that.
+    pub(crate) area: Vec<(u64, u32)>,
+}
+
+impl VerbsMemory {
+    /// Whether it can be what a client gets that writes, or does not.
+    pub(crate) fn check(&self, blocks: u32, writes: bool) -> Result<(), String> {
+        let areas = if writes { AREA_FRAMES } else { 0 };
+        if self.blocks.len() == blocks as usize && self.area.len() == areas {
+            return Ok(());
+        }
+        Err(format!("it offers {} and {} frames by verbs", self.blocks.len(), self.area.len()))
+    }
+}
+
+/// The bytes of an answer over a queue pair.
+pub(crate) fn encode_verbs(answer: &VerbsAnswer) -> Vec<u8> {
+    // As in `encode`.
+    postcard::to_stdvec(answer).unwrap_or_default()
 }
 
 /// Memory for one-sided access.
@@ -251,7 +322,10 @@ mod tests {
     use super::*;
 
     fn offer(ucx: bool) -> Offer {
-        let verbs = ucx.then(|| SocketAddr::from(([10, 0, 0, 1], 7)));
+        let verbs = ucx.then(|| VerbsOffer {
+            cache: SocketAddr::from(([10, 0, 0, 1], 7)),
+            memory: SocketAddr::from(([10, 0, 0, 1], 8)),
+        });
         let ucx = ucx.then(|| UcxOffer {
             version: "1.13.1".into(),
             port: 3,
@@ -330,6 +404,22 @@ mod tests {
         assert!(Offer { blocks: 5, ..offer(true) }.check(true).is_err());
         assert!(Offer { blocks: 0, ..offer(false) }.check(false).is_err());
         assert!(Offer { blocks: 1 << 30, ..offer(false) }.check(false).is_err());
+    }
+
+    #[test]
+    fn greetings_and_memory_survive_a_queue_pair() {
+        for greeting in [VerbsGreeting { session: u64::MAX, writes: true }, VerbsGreeting { session: 7, writes: false }]
+        {
+            assert_eq!(VerbsGreeting::decode(&greeting.encode()), Some(greeting));
+        }
+        for bad in [&[][..], &[0; 8], &[0; 10], &[0, 0, 0, 0, 0, 0, 0, 0, 2]] {
+            assert_eq!(VerbsGreeting::decode(bad), None, "{bad:?}");
+        }
+        let memory = VerbsMemory { read_key: 7, blocks: vec![1 << 40; 4], area: vec![(1 << 41, 9); AREA_FRAMES] };
+        let answer = VerbsAnswer::Memory(memory.clone());
+        assert_eq!(decode(&encode_verbs(&answer)), Ok(answer));
+        assert_eq!((memory.check(4, true), memory.check(4, false).is_err()), (Ok(()), true));
+        assert!(memory.check(3, true).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use forebay_config::Config;
 
 use crate::checks::cards::less;
-use crate::checks::{Check, Section, Verdict};
+use crate::checks::{Check, Section, Verdict, provider};
 use crate::facts::{Device, DeviceKind, Facts, Interface, Port};
 use crate::text::listed;
 
@@ -75,7 +75,7 @@ fn flow_control(facts: &Facts, config: &Config, device: &Device, port: &Port) ->
     }
     let interfaces = port.interfaces.iter().filter_map(|name| facts.interface(name));
     let (interface, flow) = interfaces.filter_map(|found| Some((found, found.flow_control.as_ref()?))).next()?;
-    let dscp = traffic_class(facts, device) >> 2;
+    let dscp = traffic_class(facts, config, device) >> 2;
     let priority = flow.priority(dscp);
     let trust = match flow.priority_of_dscp.is_empty() {
         true => "DSCP is not trusted",
@@ -100,11 +100,14 @@ fn flow_control(facts: &Facts, config: &Config, device: &Device, port: &Port) ->
     Some(check.about(&port.name))
 }
 
-/// The traffic class of packets of RoCE: that which the driver gives all, or the one that UCX was told.
-fn traffic_class(facts: &Facts, device: &Device) -> u8 {
+/// The traffic class of packets of RoCE: that which the driver gives all, or the one that is configured, or that UCX was told. Verbs have
+/// none of their own.
+fn traffic_class(facts: &Facts, config: &Config, device: &Device) -> u8 {
+    let configured = u8::try_from(config.network_rdma_data_traffic_class).ok();
     let of_ucx = facts.ucx.environment.get("UCX_IB_TRAFFIC_CLASS").and_then(|class| class.parse().ok());
+    let of_library = if provider::has_verbs(facts, config) { 0 } else { of_ucx.unwrap_or(UCX_TRAFFIC_CLASS) };
     // 0 gives way to what programs say.
-    device.traffic_class.filter(|class| *class > 0).or(of_ucx).unwrap_or(UCX_TRAFFIC_CLASS)
+    device.traffic_class.filter(|class| *class > 0).or(configured).unwrap_or(of_library)
 }
 
 fn remedy(interface: &Interface, dscp: u8) -> String {

@@ -3,7 +3,7 @@
 use forebay_config::{Config, RdmaProvider};
 
 use crate::checks::{Check, Section, Verdict, cards};
-use crate::facts::{DeviceKind, Facts};
+use crate::facts::{DeviceKind, Facts, Port, address_of_gid};
 
 /// Whether verbs are to be tried.
 pub(crate) fn takes_verbs(config: &Config) -> bool {
@@ -45,8 +45,38 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
             None => continue,
         };
         checks.push(check.about(&port.name));
+        if device.has_windows == Some(true) {
+            checks.extend(gid(config, port, verdict));
+            checks.push(one_sided(config, port));
+        }
     }
     checks
+}
+
+/// The entry of the table of GIDs that is configured is one that rdma_cm takes.
+fn gid(config: &Config, port: &Port, verdict: Verdict) -> Option<Check> {
+    let index = u32::try_from(config.network_rdma_data_gid_index).ok()?;
+    let check = |verdict, what: String| Check::new(Section::Rdma, "verbs-gid", verdict, what).about(&port.name);
+    Some(match address_of_gid(port, index) {
+        Ok(address) => check(Verdict::Ok, format!("entry {index}, which verbs take by its address {address}")),
+        Err((what, next)) => check(verdict, format!("verbs are not used on it: {what}")).remedy(next),
+    })
+}
+
+/// Whether clients may read a worker's memory by themselves, and why not.
+fn one_sided(config: &Config, port: &Port) -> Check {
+    const KEY: &str = "network.rdma.data.one_sided";
+    // A worker does not start with both.
+    let against = config
+        .security_require_encryption
+        .then_some("nothing is encrypted over RDMA, which security.require_encryption asks for");
+    let check = |verdict, what: String| Check::new(Section::Rdma, "one-sided", verdict, what).about(&port.name);
+    match (config.network_rdma_data_one_sided, against) {
+        (true, None) => check(Verdict::Ok, "warm blocks are read without the worker's processor, by pages".to_owned()),
+        (true, Some(why)) => check(Verdict::Fail, format!("{KEY} is refused: {why}")).remedy("unset one of the two"),
+        (false, None) => check(Verdict::Info, format!("possible, and off ({KEY})")),
+        (false, Some(why)) => check(Verdict::Info, format!("off ({KEY}), and not possible: {why}")),
+    }
 }
 
 fn row(verdict: Verdict, what: impl Into<String>) -> Check {

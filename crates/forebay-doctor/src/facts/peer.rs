@@ -25,7 +25,7 @@ pub struct PeerProbe {
     pub path_mtu: Option<PathMtu>,
     /// The worker there, if its port is open.
     pub worker: Option<PeerWorker>,
-    /// What was measured with the benchmark's server there, by TCP and by UCX.
+    /// What was measured with the benchmark's server there, by TCP, by UCX and by verbs.
     pub measured: Vec<PeerMeasured>,
 }
 
@@ -96,7 +96,7 @@ pub struct PeerListener {
 /// What was measured over one transport.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerMeasured {
-    /// `tcp` or `ucx`.
+    /// `tcp`, `ucx` or `verbs`.
     pub transport: String,
     /// Why nothing was.
     pub error: Option<String>,
@@ -104,7 +104,7 @@ pub struct PeerMeasured {
     pub remedy: Option<String>,
     /// Forebay's version there.
     pub version: Option<String>,
-    /// What carried the bytes, as UCX names it: `rc_mlx5/mlx5_0:1`.
+    /// What carried the bytes, as UCX names it: `rc_mlx5/mlx5_0:1`; by verbs, `verbs/mlx5_0:1`.
     pub lanes: Vec<String>,
     /// Whether network cards moved them.
     pub is_rdma: bool,

@@ -71,6 +71,7 @@ fn of_device(device: &Device) -> String {
         Some(format!("ports {}", device.ports.len())),
         device.pci.as_ref().map(|address| format!("PCI {address}")),
         device.numa_node.map(|node| format!("NUMA node {node}")),
+        device.has_windows.map(|has| if has { "memory windows" } else { "no memory windows of type 2" }.to_owned()),
         device.node.clone(),
     ])
 }

@@ -25,6 +25,9 @@ pub(super) fn of_cards(rdma: &Rdma, families: &mut Families) {
             )
             .record(card, &listener.latency);
         families.gauge("forebay_rdma_connections", "Open RDMA connections").add(card, listener.connections);
+        families
+            .counter("forebay_rdma_refused_connections_total", "RDMA connections that were not accepted")
+            .add(card, listener.refused_connections);
     }
     let cards = rdma.cards.iter().map(|card| (&card.card, card.registered_bytes));
     let listening = rdma.listeners.iter().map(|listener| (&listener.card, listener.registered_bytes));

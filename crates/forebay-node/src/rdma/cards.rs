@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use forebay_config::{Config, SecurityMode};
 use forebay_doctor::Root;
-use forebay_doctor::facts::{Address, Device, DeviceKind, Port, Rdma};
+use forebay_doctor::facts::{Address, Device, DeviceKind, Port, Rdma, VerbsDevice, address_of_gid};
 use forebay_memory::Pool;
 use forebay_rdma::verbs::{VerbsLibrary, VerbsOptions, VerbsThread};
 use forebay_rdma::{
@@ -15,6 +15,7 @@ use forebay_rdma::{
 use forebay_transport::message::MAX_PATHS;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::library;
 use super::rails::Rail;
@@ -98,9 +99,10 @@ impl Machine {
         let cards = match cards.iter().any(|card| card.device.is_some()) {
             true => cards,
             // Clients refuse an offer of more, metadata's included.
-            false => self.active_cards().take(MAX_PATHS - 1).map(|card| Card { fabric, ..card }).collect(),
+            false => self.fit_cards().into_iter().take(MAX_PATHS - 1).map(|card| Card { fabric, ..card }).collect(),
         };
-        let cards: Vec<_> = cards.into_iter().map(|card| Card { provider, ..card }).collect();
+        let cards = cards.into_iter().map(|card| self.at_gid(Card { provider, ..card }));
+        let cards = cards.collect::<anyhow::Result<Vec<_>>>()?;
         cards.iter().try_for_each(Card::check_address)?;
         if cards.is_empty() {
             return Err(self.none_active().into());
@@ -119,11 +121,26 @@ impl Machine {
         }
         let card = match card.device {
             Some(_) => card,
-            None => self.active_cards().next().ok_or_else(|| self.none_active())?,
+            None => self.fit_cards().into_iter().next().ok_or_else(|| self.none_active())?,
         };
-        let card = Card { provider, ..card };
+        let fabric = metadata_fabric(config);
+        let card = self.at_gid(Card { provider, fabric, ..card })?;
         card.check_address()?;
         Ok(card)
+    }
+
+    /// The card with the address that the entry of its GID table is made of, if one is asked for.
+    fn at_gid(&self, card: Card) -> anyhow::Result<Card> {
+        let port = card.device.as_deref().and_then(|device| self.rdma.port(device));
+        let (Some(index), Some((_, port))) = (card.fabric.gid_index, port) else { return Ok(card) };
+        // UCX may still have what verbs have not.
+        let refused = |(what, next): (String, String)| Fault::new(Exit::Failed, what, next);
+        let address = address_of_gid(port, index).map_err(refused)?;
+        let Some((_, known)) = self.addresses.iter().find(|(_, known)| known.ip == address) else {
+            let what = format!("no interface has the address {address} of entry {index} of {}", port.name);
+            return Err(refused((what, "`ip addr` lists those that there are".to_owned())).into());
+        };
+        Ok(Card { address: Some(address), prefix: Some(known.prefix), ..card })
     }
 
     /// Every port that verbs can use: it is active, and one of its interfaces, which may be a VLAN's, has an address.
@@ -137,6 +154,20 @@ impl Machine {
             let of_interface = |interface: &String| self.with_address(card.clone(), Some(interface));
             port.interfaces.iter().map(of_interface).find(|card| card.address.is_some())
         })
+    }
+
+    /// Those of them that bind memory windows, without which verbs are not used. If none does, all, and what is started says so.
+    fn fit_cards(&self) -> Vec<Card> {
+        let verbs = VerbsDevice::of_this_machine(&self.rdma);
+        divided(self.active_cards(), &verbs).map_or_else(
+            |all| all,
+            |(fit, unfit)| {
+                for card in unfit {
+                    info!(card = card.name, "verbs go without this card, which binds no memory windows of type 2");
+                }
+                fit
+            },
+        )
     }
 
     fn none_active(&self) -> Fault {
@@ -159,9 +190,7 @@ impl Machine {
             Some(device) => self.card_of_device(&format!("{device}:{}", config.network_rdma_metadata_ib_port)),
         };
         let card = card.context("network.rdma.metadata.device")?;
-        // Negative means the default one.
-        let gid_index = u32::try_from(config.network_rdma_metadata_gid_index).ok();
-        Ok(Card { fabric: FabricOptions { gid_index, ..FabricOptions::default() }, ..card })
+        Ok(Card { fabric: metadata_fabric(config), ..card })
     }
 
     fn card_of_interface(&self, name: &str, any_transport: bool) -> anyhow::Result<Card> {
@@ -293,7 +322,8 @@ impl Card {
         let device = port.split_once(':').map_or(port, |(device, _)| device);
         let options = VerbsOptions {
             name,
-            traffic_class: self.fabric.traffic_class,
+            fabric: self.fabric,
+            unacknowledged: config.rdma_unacknowledged(),
             spin: config.network_rdma_data_spin,
             trace: trace.cloned(),
             given_up: given_up.clone(),
@@ -344,6 +374,16 @@ impl Card {
     }
 }
 
+/// The cards that bind memory windows, as far as libibverbs says, and those that do not; all, if none does.
+fn divided(cards: impl Iterator<Item = Card>, verbs: &[VerbsDevice]) -> Result<(Vec<Card>, Vec<Card>), Vec<Card>> {
+    let is_unfit = |card: &Card| {
+        let device = card.device.as_deref().and_then(|device| device.split(':').next());
+        verbs.iter().any(|known| Some(known.name.as_str()) == device && known.has_windows == Some(false))
+    };
+    let (unfit, fit): (Vec<_>, Vec<_>) = cards.partition(is_unfit);
+    if fit.is_empty() { Err(unfit) } else { Ok((fit, unfit)) }
+}
+
 /// Whether the configuration names the cards for data.
 pub(super) fn are_named(config: &Config) -> bool {
     !config.network_rdma_data_network.is_empty() || !config.network_rdma_data_bind_device.is_empty()
@@ -363,13 +403,23 @@ fn is_only_connected(config: &Config) -> bool {
     config.security_mode != SecurityMode::Off
 }
 
-/// What is asked of the fabric for data; negative numbers leave it to UCX.
+/// What is asked of the fabric for metadata; a negative number leaves it to UCX or rdma_cm.
+fn metadata_fabric(config: &Config) -> FabricOptions {
+    let gid_index = u32::try_from(config.network_rdma_metadata_gid_index).ok();
+    FabricOptions { gid_index, ..FabricOptions::default() }
+}
+
+/// The same for data.
 fn data_fabric(config: &Config) -> FabricOptions {
     FabricOptions {
         gid_index: u32::try_from(config.network_rdma_data_gid_index).ok(),
         service_level: u8::try_from(config.network_rdma_data_service_level).ok(),
         traffic_class: u8::try_from(config.network_rdma_data_traffic_class).ok(),
         partition_key: config.network_rdma_data_partition_key.map(forebay_config::PartitionKey::bits),
+        mtu: config.network_rdma_data_mtu.and_then(|bytes| u16::try_from(bytes).ok()),
+        ack_timeout: config.network_rdma_data_ack_timeout,
+        retry_count: u8::try_from(config.network_rdma_data_retry_count).ok(),
+        rnr_retry_count: u8::try_from(config.network_rdma_data_rnr_retry_count).ok(),
     }
 }
 
@@ -384,6 +434,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         fetched_into_caller_memory,
         unadmitted,
         forged,
+        refused,
         one_sided,
         one_sided_refused,
         ..
@@ -399,6 +450,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         "operations_in_flight": operations_in_flight,
         "unadmitted_connections": unadmitted,
         "forged_messages": forged,
+        "refused_connections": refused,
         "one_sided_reads": one_sided,
         "one_sided_refused": one_sided_refused,
     })

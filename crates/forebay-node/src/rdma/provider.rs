@@ -135,8 +135,9 @@ mod tests {
         assert_eq!(of(&["network.rdma.data.provider=verbs"]), (&BOTH[..1], &BOTH[..1]));
         assert_eq!(of(&["network.rdma.data.provider=ucx"]), (&BOTH[1..], &BOTH[1..]));
         assert_eq!(of(&["network.rdma.data.transports=rc"]), (&BOTH[1..], &BOTH[1..]));
-        assert_eq!(of(&["network.rdma.data.service_level=3"]), (&BOTH[1..], &BOTH[..]));
-        assert_eq!(of(&["network.rdma.metadata.gid_index=1"]), (&BOTH[..], &BOTH[1..]));
+        assert_eq!(of(&["network.rdma.data.partition_key=0x8001"]), (&BOTH[1..], &BOTH[..]));
+        assert_eq!(of(&["network.rdma.data.service_level=3"]), (&BOTH[..], &BOTH[..]));
+        assert_eq!(of(&["network.rdma.metadata.gid_index=1"]), (&BOTH[..], &BOTH[..]));
         assert!(by_start(of_data(&config(&[]))).eq([Provider::Ucx, Provider::Verbs]), "what is preferred starts last");
     }
 

@@ -14,6 +14,7 @@ use crate::security::Proved;
 impl<L: PeerLink> Peers<L> {
     /// A connection of `peer` is not accepted.
     pub(crate) fn turned_away(&self, peer: Option<SocketAddr>, why: &dyn Display) {
+        self.gauges.count_refused();
         self.audit(peer.unwrap_or(UNNAMED), None).iter().for_each(|audit| audit.turned_away(why));
     }
 

@@ -294,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    const OFFER: Offer = Offer { credits: 4, frame_length: 256, client_id: None, one_sided: false };
+    const OFFER: Offer = Offer { credits: 4, frame_length: 256, client_id: None, one_sided: false, mtu: None };
 
     fn request(body: usize) -> (Outgoing, Vec<u8>) {
         let body = Bytes::from((0..body).map(|at| at as u8).collect::<Vec<_>>());

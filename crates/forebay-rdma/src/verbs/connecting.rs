@@ -11,7 +11,7 @@ use crate::verbs::channel::Channel;
 use crate::verbs::core::Core;
 use crate::verbs::frame::{OFFER_LEN, Offer};
 use crate::verbs::links::Link;
-use crate::verbs::options::{End, handshake};
+use crate::verbs::options::End;
 
 /// Forgets an id that does not become a connection.
 struct Forget<'a> {
@@ -55,10 +55,19 @@ pub(crate) async fn connect(
     let options = End::Client.queue_pair(&assumed, reading);
     let queue = core.queue_for(&options).map_err(words)?;
     let pair = QueuePair::new(id, &core.registration, &queue, &options).map_err(words)?;
+    let offer = Offer { mtu: core.fabric.mtu(), ..offer };
     let told: [u8; OFFER_LEN] = offer.encode();
-    pair.connect(handshake(&told, reading)).map_err(words)?;
-    let answer = next(&mut events, EventKind::Established).await?;
+    let path = core.fabric.path(offer.mtu);
+    pair.connect(core.fabric.handshake(&told, reading, path)).map_err(words)?;
+    let answered = if path.is_chosen() { EventKind::Accepted } else { EventKind::Established };
+    let answer = next(&mut events, answered).await?;
     let theirs = Offer::decode(&answer.private_data)?;
+    if path.is_chosen() {
+        if theirs.mtu != offer.mtu {
+            tracing::warn!(%address, mtu = offer.mtu, "the worker sends packets as large as the way takes, so we do, too");
+        }
+        pair.establish(core.fabric.path(theirs.mtu.filter(|_| theirs.mtu == offer.mtu))).map_err(words)?;
+    }
     let theirs = Offer { frame_length: theirs.frame_length.min(assumed.frame_length), ..theirs };
     forget.is_linked = true;
     let reads = offer.one_sided && theirs.one_sided;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! frame    0 kind u8 │ 1 flags u8 │ 2 credits u16 │ 4 key u32 │ 8 address u64 │ 16 a message, or the next piece of one
-//! offer    0 magic [4] │ 4 version u16 │ 6 credits u16 │ 8 frame length u32 │ 12 features u32 │ 16 client id u64
+//! offer    0 magic [4] │ 4 version u16 │ 6 credits u16 │ 8 frame length u32 │ 12 features u8 │ 13 mtu u8 │ 14 zero u16 │ 16 client id u64
 //! hello    the hello of all transports [128] │ tag u64
 //! ```
 //!
@@ -13,8 +13,8 @@
 //! Of a request, key and address say where its payload may be written to; a key of 0 is none. Of a reply, the flag says that it was.
 //!
 //! An offer is what both ends tell rdma_cm: how many frames they take, how long, and what else they know (features: 1 is one-sided
-//! reads; what a peer does not know it takes for nothing). InfiniBand leaves 56 bytes for it, and
-//! hands out zeros behind it.
+//! reads; then a byte for the largest packet that a client wants, as verbs number them, which a server repeats that does so; what a peer
+//! does not know it takes for nothing). InfiniBand leaves 56 bytes for it, and hands out zeros behind it.
 
 use std::num::NonZeroU64;
 
@@ -154,6 +154,8 @@ pub(crate) struct Offer {
     pub(crate) client_id: Option<NonZeroU64>,
     /// Of a client: it reads the worker's memory by itself. Of a worker: it lets clients do so.
     pub(crate) one_sided: bool,
+    /// Bytes of the largest packet. Of a client: it wants no larger ones. Of a worker: there will be none.
+    pub(crate) mtu: Option<u16>,
 }
 
 impl Offer {
@@ -164,6 +166,7 @@ impl Offer {
         bytes[6..8].copy_from_slice(&self.credits.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.frame_length.to_le_bytes());
         bytes[12] = if self.one_sided { ONE_SIDED } else { 0 };
+        bytes[13] = self.mtu.map_or(0, mtu_number);
         bytes[16..].copy_from_slice(&self.client_id.map_or(0, NonZeroU64::get).to_le_bytes());
         bytes
     }
@@ -175,7 +178,7 @@ impl Offer {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let stranger = || "it does not speak Forebay's protocol over verbs".to_owned();
         let (bytes, _) = bytes.split_first_chunk::<OFFER_LEN>().ok_or_else(stranger)?;
-        let [m0, m1, m2, m3, v0, v1, c0, c1, l0, l1, l2, l3, features, _, _, _, client_id @ ..] = *bytes;
+        let [m0, m1, m2, m3, v0, v1, c0, c1, l0, l1, l2, l3, features, mtu, _, _, client_id @ ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
             return Err(stranger());
         }
@@ -190,8 +193,20 @@ impl Offer {
             return Err(format!("it takes {credits} frames of {frame_length} bytes, which makes no sense"));
         }
         let client_id = NonZeroU64::new(u64::from_le_bytes(client_id));
-        Ok(Self { credits, frame_length, client_id, one_sided: features & ONE_SIDED != 0 })
+        let one_sided = features & ONE_SIDED != 0;
+        Ok(Self { credits, frame_length, client_id, one_sided, mtu: mtu_bytes(mtu) })
     }
+}
+
+/// A packet's size as verbs number them (`enum ibv_mtu`): 1 is 256 bytes, 5 is 4096.
+fn mtu_number(bytes: u16) -> u8 {
+    // 1 to 5.
+    (bytes.clamp(256, 4096).ilog2() - 7) as u8
+}
+
+/// The bytes of that number; `None` for one that stands for none.
+fn mtu_bytes(number: u8) -> Option<u16> {
+    (1..=5).contains(&number).then(|| 128 << number)
 }
 
 /// The bytes of our hello that shows `tag`; 0 without a pass.
@@ -220,14 +235,15 @@ mod tests {
     use forebay_types::MAX_BLOCK_SIZE;
     use proptest::prelude::*;
 
-    const OFFER: Offer = Offer { credits: 32, frame_length: 1024, client_id: NonZeroU64::new(7), one_sided: true };
+    const OFFER: Offer =
+        Offer { credits: 32, frame_length: 1024, client_id: NonZeroU64::new(7), one_sided: true, mtu: Some(2048) };
 
     #[test]
     fn an_offer_comes_back_as_it_went_whatever_zeros_follow() {
         let mut bytes = OFFER.encode().to_vec();
         bytes.resize(56, 0);
         assert_eq!(Offer::decode(&bytes), Ok(OFFER));
-        let unadmitted = Offer { client_id: None, one_sided: false, ..OFFER };
+        let unadmitted = Offer { client_id: None, one_sided: false, mtu: None, ..OFFER };
         assert_eq!(Offer::decode(&unadmitted.encode()), Ok(unadmitted));
     }
 

@@ -91,6 +91,7 @@ pub fn connection(ours: (u16, u32), theirs: (u16, u32), steps: &[Step<'_>]) {
         frame_length: frame_length.clamp(256, MAX_FRAME as u32),
         client_id: None,
         one_sided: false,
+        mtu: None,
     };
     let (ours, theirs) = (offer(ours), offer(theirs));
     let mut end = End {

@@ -287,9 +287,11 @@ impl Link {
             EventKind::Established | EventKind::TimewaitExit => {}
             EventKind::Disconnected => self.fail("the peer has ended the connection"),
             EventKind::Rejected => self.fail("the peer has rejected the connection"),
-            EventKind::AddressResolved | EventKind::RouteResolved | EventKind::ConnectRequest | EventKind::Failed => {
-                self.fail(format!("{} (status {})", event.name, event.status))
-            }
+            EventKind::AddressResolved
+            | EventKind::RouteResolved
+            | EventKind::ConnectRequest
+            | EventKind::Accepted
+            | EventKind::Failed => self.fail(format!("{} (status {})", event.name, event.status)),
         }
     }
 

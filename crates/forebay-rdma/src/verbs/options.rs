@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use forebay_memory::Pool;
 use forebay_types::ByteSize;
-use forebay_verbs::{Handshake, QueuePairOptions, Reading};
+use forebay_verbs::{Device, Handshake, Id, PathOptions, QueuePairOptions, Reading};
 use tokio_util::sync::CancellationToken;
 
+use crate::options::FabricOptions;
 use crate::trace::Trace;
 use crate::verbs::credits::RESERVE;
 use crate::verbs::frame::{FRAME_HEADER, MAX_INSIDE, Offer};
@@ -16,9 +17,9 @@ use crate::verbs::frame::{FRAME_HEADER, MAX_INSIDE, Offer};
 const SPIN: Duration = Duration::from_micros(50);
 /// How long a connection may be without acknowledgement from the peer's card unless told otherwise: less than silence takes to mean death.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(4);
-/// How often a message that was not acknowledged is sent again: as often as can be said.
+/// How often a message that was not acknowledged is sent again unless told otherwise: as often as can be said.
 const RETRIES: u8 = 7;
-/// How often one is for which the peer has no receive. Credits keep that from happening.
+/// How often one is for which the peer has no receive, unless told otherwise. Credits keep that from happening.
 const RECEIVER_NOT_READY_RETRIES: u8 = 2;
 /// Requests of a send queue, of which a reply of a block in single sectors takes nine.
 const REQUESTS: u32 = 128;
@@ -31,13 +32,14 @@ const WINDOWS: usize = 256;
 /// Reads of the worker's memory by one connection that are under way; what is beyond that asks the worker.
 const READS: u32 = 16;
 /// Frames that a server takes, of a size that fits a request with a path or a description.
-const OF_SERVER: Offer = Offer { credits: 32, frame_length: 1024, client_id: None, one_sided: false };
+const OF_SERVER: Offer = Offer { credits: 32, frame_length: 1024, client_id: None, one_sided: false, mtu: None };
 /// Frames that a client takes: a header, its body, and payload that goes with them.
 const OF_CLIENT: Offer = Offer {
     credits: 64,
     frame_length: (FRAME_HEADER + 64 + 960) as u32 + MAX_INSIDE,
     client_id: None,
     one_sided: false,
+    mtu: None,
 };
 
 /// What an I/O thread over verbs is to use.
@@ -47,10 +49,10 @@ pub struct VerbsOptions {
     pub name: String,
     /// The card's name, as `rdma link` has it: `mlx5_0`.
     pub device: String,
-    /// The byte that carries the DSCP over RoCE, and from which InfiniBand's subnet manager chooses a service level. `None`: the system's
-    /// choice.
-    pub traffic_class: Option<u8>,
-    /// How long a connection may be without acknowledgement from the peer's card before it is broken.
+    /// What is asked of the fabric. GID and partition are not: they are those of the addresses that are connected and listened at.
+    pub fabric: FabricOptions,
+    /// How long a connection may be without acknowledgement from the peer's card before it is broken, all attempts together; where
+    /// the wait for one is said ([`FabricOptions::ack_timeout`]), that counts.
     pub unacknowledged: Duration,
     /// Memory that payload comes from, or goes to.
     pub pool: Pool,
@@ -72,7 +74,7 @@ impl VerbsOptions {
         Self {
             name: device.clone(),
             device,
-            traffic_class: None,
+            fabric: FabricOptions::default(),
             unacknowledged: UNACKNOWLEDGED,
             pool,
             registered,
@@ -83,22 +85,72 @@ impl VerbsOptions {
     }
 }
 
-/// What is asked of the fabric.
+/// What is asked of the fabric for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fabric {
-    pub(crate) traffic_class: Option<u8>,
-    pub(crate) unacknowledged: Duration,
+    asked: FabricOptions,
+    unacknowledged: Duration,
+    /// What is asked of a path can be had on this card.
+    has_paths: bool,
 }
 
 impl Fabric {
+    /// What `options` ask on `device`.
+    ///
+    /// # Errors
+    /// When they ask for what cannot be had there.
+    pub(crate) fn new(options: &VerbsOptions, device: &Device) -> Result<Self, forebay_verbs::Error> {
+        let has_paths = device.check_path();
+        let this =
+            Self { asked: options.fabric, unacknowledged: options.unacknowledged, has_paths: has_paths.is_ok() };
+        match this.path(this.mtu()).is_chosen() {
+            true => has_paths.map(|()| this),
+            false => Ok(this),
+        }
+    }
+
     /// Tells rdma_cm, as far as the kernel lets it be told.
-    pub(crate) fn set(&self, id: &forebay_verbs::Id) {
-        let class = self.traffic_class.map_or(Ok(()), |class| id.set_traffic_class(class));
-        for outcome in [class, id.set_ack_timeout(self.unacknowledged, RETRIES)] {
-            if let Err(error) = outcome {
-                tracing::debug!(%error, "a setting of an RDMA connection is left to the system");
+    pub(crate) fn set(&self, id: &Id) {
+        let FabricOptions { traffic_class, ack_timeout, .. } = self.asked;
+        let class = traffic_class.map_or(Ok(()), |class| id.set_traffic_class(class));
+        let timeout = match ack_timeout {
+            Some(each) => id.set_ack_timeout(each, 0),
+            None => id.set_ack_timeout(self.unacknowledged, self.retries()),
+        };
+        for (outcome, is_asked) in [(class, true), (timeout, ack_timeout.is_some())] {
+            match outcome {
+                Ok(()) => {}
+                Err(error) if is_asked => {
+                    tracing::warn!(%error, "a setting of an RDMA connection has no effect, the kernel does not take it");
+                }
+                Err(error) => tracing::debug!(%error, "a setting of an RDMA connection is left to the system"),
             }
         }
+    }
+
+    /// The largest packet that is wanted.
+    pub(crate) fn mtu(&self) -> Option<u16> {
+        self.asked.mtu
+    }
+
+    /// What a server answers to a client that wants no larger packets than this: the same, if it can have that.
+    pub(crate) fn mtu_for(&self, wanted: Option<u16>) -> Option<u16> {
+        wanted.filter(|_| self.has_paths)
+    }
+
+    /// What is not left to rdma_cm, where both ends agreed about the largest packet.
+    pub(crate) fn path(&self, mtu: Option<u16>) -> PathOptions {
+        PathOptions { service_level: self.asked.service_level, mtu }
+    }
+
+    fn retries(&self) -> u8 {
+        self.asked.retry_count.unwrap_or(RETRIES)
+    }
+
+    /// What is told to rdma_cm with this offer.
+    pub(crate) fn handshake<'a>(&self, offer: &'a [u8], reading: Reading, path: PathOptions) -> Handshake<'a> {
+        let receiver_not_ready_retries = self.asked.rnr_retry_count.unwrap_or(RECEIVER_NOT_READY_RETRIES);
+        Handshake { private_data: offer, retries: self.retries(), receiver_not_ready_retries, reading, path }
     }
 }
 
@@ -132,12 +184,6 @@ impl End {
             reads: if reading == Reading::Ours { READS } else { 0 },
         }
     }
-}
-
-/// What is told to rdma_cm with this offer.
-pub(crate) fn handshake(offer: &[u8], reading: Reading) -> Handshake<'_> {
-    let receiver_not_ready_retries = RECEIVER_NOT_READY_RETRIES;
-    Handshake { private_data: offer, retries: RETRIES, receiver_not_ready_retries, reading }
 }
 
 #[cfg(test)]

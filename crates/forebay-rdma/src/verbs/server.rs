@@ -27,7 +27,7 @@ use crate::verbs::channel::{Channel, Incoming, Outgoing};
 use crate::verbs::core::Core;
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
-use crate::verbs::options::{End, handshake};
+use crate::verbs::options::End;
 use crate::verbs::teller::Teller;
 use crate::verbs::thread::VerbsThread;
 use crate::wire::Received;
@@ -225,12 +225,14 @@ impl Server {
     fn connect(&self, request: Id, theirs: &Offer) -> Result<VerbsPeer, Error> {
         self.core.fabric.set(&request);
         let board = self.core.board.as_ref().filter(|_| theirs.one_sided);
-        let ours = Offer { one_sided: board.is_some(), ..End::Server.offer() };
+        let mtu = self.core.fabric.mtu_for(theirs.mtu);
+        let ours = Offer { one_sided: board.is_some(), mtu, ..End::Server.offer() };
         let reading = if ours.one_sided { Reading::Theirs } else { Reading::None };
         let options = End::Server.queue_pair(theirs, reading);
         let queue = self.core.queue_for(&options)?;
         let pair = QueuePair::new(request, &self.core.registration, &queue, &options)?;
-        pair.accept(handshake(&ours.encode(), reading))?;
+        let path = self.core.fabric.path(mtu);
+        pair.accept(self.core.fabric.handshake(&ours.encode(), reading, path))?;
         let link = self.core.links.add(pair, Channel::new(&ours, theirs));
         let teller = board.map(|board| Rc::new(Teller::new(board)));
         Ok(VerbsPeer { link, windows: Rc::default(), teller })

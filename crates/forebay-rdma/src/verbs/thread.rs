@@ -1,5 +1,6 @@
 //! An I/O thread over verbs: it drives one card, and runs the jobs that other threads give it.
 
+use std::convert::Infallible;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use forebay_types::ByteSize;
 use forebay_ucx::{LockLimit, Spin};
 use forebay_verbs::{Device, Domain, Library, ReadableBoard, Registration};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::LocalSet;
+use tokio::task::{JoinError, LocalSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -67,6 +68,8 @@ pub struct VerbsThreadStats {
     pub unadmitted: u64,
     /// Messages that did not show the pass of their connection. They were dropped.
     pub forged: u64,
+    /// Connections that a server on it did not accept, for whatever reason.
+    pub refused: u64,
     /// Reads by clients on it of workers' memory, without these workers' help.
     pub one_sided: u64,
     /// Such reads that were not believed, and asked the worker: what they read was evicted, or corrupt.
@@ -85,6 +88,7 @@ impl VerbsThread {
         let client_id = random_number().ok().and_then(NonZeroU64::new);
         let client_id = client_id.ok_or_else(|| RdmaError::Thread("the system gives no random numbers".to_owned()))?;
         let part = options.registered.min(MAX_PART);
+        let fabric = Fabric::new(&options, &device)?;
         let domain = Domain::new(device)?;
         let board = options.pool.board().map(|board| ReadableBoard::new(&domain, board)).transpose()?;
         let registration = Arc::new(Registration::growing(&domain, &options.pool, part));
@@ -106,7 +110,7 @@ impl VerbsThread {
         if options.given_up.is_cancelled() {
             return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
         }
-        this.spawn(library, &options, board, queue)?;
+        this.spawn(library, (&options, fabric), board, queue)?;
         *this.heartbeat.lock() = Some(heartbeat(format!("verbs-{}", this.name), &this.jobs));
         Ok(this)
     }
@@ -114,12 +118,11 @@ impl VerbsThread {
     fn spawn(
         &self,
         library: Library,
-        options: &VerbsOptions,
+        (options, fabric): (&VerbsOptions, Fabric),
         board: Option<Arc<ReadableBoard>>,
         queue: mpsc::UnboundedReceiver<Job>,
     ) -> Result<(), RdmaError> {
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let fabric = Fabric { traffic_class: options.traffic_class, unacknowledged: options.unacknowledged };
         let (registration, stop, spin) = (Arc::clone(&self.registration), self.stop.clone(), Arc::clone(&self.spin));
         let (gauges, client_id) = (Arc::clone(&self.gauges), self.client_id);
         let ended = self.ended.clone().drop_guard();
@@ -175,6 +178,7 @@ impl VerbsThread {
             connections: self.gauges.connections.load(Ordering::Relaxed),
             unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
             forged: self.gauges.forged.load(Ordering::Relaxed),
+            refused: self.gauges.refused.load(Ordering::Relaxed),
             one_sided: self.gauges.one_sided.load(Ordering::Relaxed),
             one_sided_refused: self.gauges.one_sided_refused.load(Ordering::Relaxed),
         }
@@ -283,9 +287,8 @@ async fn work(core: &Rc<Core>, mut queue: mpsc::UnboundedReceiver<Job>, spin: Ar
     tokio::select! {
         () = stop.cancelled() => {}
         () = jobs => {}
-        // Infallible, so what comes back is the reason why it could not go on.
-        Ok(Err(error)) = &mut driver => tracing::error!(%error, "an RDMA I/O thread has ended"),
-        Ok(Err(error)) = &mut follower => tracing::error!(%error, "an RDMA I/O thread has ended"),
+        ended = &mut driver => tracing::error!(why = why(ended), "an RDMA I/O thread has ended"),
+        ended = &mut follower => tracing::error!(why = why(ended), "an RDMA I/O thread has ended"),
     }
     queue.close();
     // Whoever has a connection, or waits for one, sees it now.
@@ -300,4 +303,28 @@ async fn work(core: &Rc<Core>, mut queue: mpsc::UnboundedReceiver<Job>, spin: Ar
         tracing::error!("connections of an RDMA I/O thread did not end; they are destroyed");
     }
     core.links.destroy_all();
+}
+
+/// Why a task that goes on for ever has ended: its card or rdma_cm cannot be asked any more, or it panicked, which has been reported.
+fn why(ended: Result<Result<Infallible, forebay_verbs::Error>, JoinError>) -> String {
+    match ended {
+        Ok(Ok(never)) => match never {},
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panicked_has_ended_for_a_reason_as_one_that_failed() {
+        let failed = forebay_verbs::Error::Refused { what: "poll a completion queue", reason: "gone".to_owned() };
+        assert_eq!(why(Ok(Err(failed))), "cannot poll a completion queue: gone");
+        let panicking =
+            async { if std::hint::black_box(true) { panic!("for the test") } else { std::future::pending().await } };
+        let ended = tokio::spawn(panicking).await;
+        assert!(why(ended).contains("panicked"));
+    }
 }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use forebay_memory::Pool;
 use forebay_rdma::verbs::{VerbsOptions, VerbsServer, VerbsThread};
-use forebay_rdma::{ClientOptions, RdmaTransport, ServerOptions, ServerSecurity};
+use forebay_rdma::{ClientOptions, FabricOptions, RdmaTransport, ServerOptions, ServerSecurity};
 use forebay_transport::Service;
 use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
 use forebay_verbs::{
     CompletionChannel, CompletionQueue, Device, Domain, Ended, Event, EventChannel, EventKind, Handshake, Id, Library,
-    Post, QueuePair, QueuePairOptions, Read, ReadDone, Reading, Registration, Shown,
+    PathOptions, Post, QueuePair, QueuePairOptions, Read, ReadDone, Reading, Registration, Shown,
 };
 
 use super::{BLOCK_SIZE, CLUSTER, client_options, ours, pool, skipped};
@@ -57,9 +57,14 @@ pub(crate) fn devices() -> Option<Devices> {
 }
 
 impl Devices {
-    pub(crate) fn thread((device, _): &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+    pub(crate) fn thread(device: &(String, IpAddr), pool: Pool) -> Arc<VerbsThread> {
+        Self::thread_on(device, pool, FabricOptions::default())
+    }
+
+    /// One that asks something of the fabric.
+    pub(crate) fn thread_on((device, _): &(String, IpAddr), pool: Pool, fabric: FabricOptions) -> Arc<VerbsThread> {
         let registered = pool.capacity();
-        let options = VerbsOptions::new(device, pool, registered);
+        let options = VerbsOptions { fabric, ..VerbsOptions::new(device, pool, registered) };
         Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
     }
 
@@ -192,7 +197,7 @@ impl Raw {
 }
 
 fn handshake(offer: &[u8], reading: Reading) -> Handshake<'_> {
-    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7, reading }
+    Handshake { private_data: offer, retries: 7, receiver_not_ready_retries: 7, reading, path: PathOptions::default() }
 }
 
 /// What `poll` gives in the end.

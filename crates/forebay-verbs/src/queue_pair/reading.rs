@@ -79,6 +79,7 @@ impl QueuePair {
             requests: REQUESTS,
             frame: None,
             read,
+            plain: None,
             _regions: regions,
             _spans: spans,
         });

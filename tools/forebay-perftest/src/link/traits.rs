@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::plan::{Place, place};
+use crate::verbs::Side;
 use crate::wire::{Offer, Region};
 
 /// What to do with a buffer.
@@ -64,7 +65,9 @@ pub(crate) struct Connector {
     pub(crate) offer: Offer,
     /// The jobs' buffers.
     pub(crate) pool: Pool,
-    /// For one-sided operations by UCX; plain sockets without.
+    /// For one-sided operations by verbs: this side, from where, and to where.
+    pub(crate) verbs: Option<(Side, IpAddr, SocketAddr)>,
+    /// For those by UCX; plain sockets without either.
     pub(crate) ucx: Option<(Context, Registration)>,
     /// The way of the cache, shared by all jobs.
     pub(crate) cache: Arc<dyn Transport>,

@@ -1,6 +1,5 @@
 //! What the tasks of a server share.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::service::Blocks;
 use crate::server::sessions::Sessions;
+use crate::wire::VerbsOffer;
 
 /// What the tasks share.
 pub(super) struct ServerShared {
@@ -18,8 +18,7 @@ pub(super) struct ServerShared {
     pub(super) blocks: Arc<Blocks>,
     pub(super) tcp_port: u16,
     pub(super) ucx: Option<UcxPorts>,
-    /// Where the cache's server over verbs listens.
-    pub(super) verbs: Option<SocketAddr>,
+    pub(super) verbs: Option<VerbsOffer>,
     pub(super) connections: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
 }

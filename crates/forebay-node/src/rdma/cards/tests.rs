@@ -86,12 +86,20 @@ fn what_the_fabric_is_to_do_for_data_is_asked_of_every_card_for_data_and_of_no_o
         "network.rdma.data.service_level=5",
         "network.rdma.data.traffic_class=106",
         "network.rdma.data.partition_key=0x8012",
+        "network.rdma.data.mtu=2048",
+        "network.rdma.data.ack_timeout=500ms",
+        "network.rdma.data.retry_count=6",
+        "network.rdma.data.rnr_retry_count=3",
     ];
     let asked = FabricOptions {
         gid_index: Some(3),
         service_level: Some(5),
         traffic_class: Some(106),
         partition_key: Some(0x8012),
+        mtu: Some(2048),
+        ack_timeout: Some(std::time::Duration::from_millis(500)),
+        retry_count: Some(6),
+        rnr_retry_count: Some(3),
     };
     let cards = machine.data_cards(&config(&settings)).unwrap();
     assert!(!cards.is_empty() && cards.iter().all(|card| card.fabric == asked), "{cards:?}");
@@ -164,4 +172,50 @@ fn of_cards_that_nobody_named_a_worker_takes_the_one_where_it_is_to_listen() {
     assert_eq!(of(&["network.rdma.data.bind.host=10.1.0.1"]), ["10.1.0.1"]);
     assert_eq!(of(&["network.rdma.data.bind.host=10.9.0.1"]), ["10.0.0.1", "10.1.0.1"]);
     assert!(are_named(&config(&["network.rdma.data.network=ib0"])) && !are_named(&config(&[])));
+}
+
+#[test]
+fn an_entry_of_the_table_of_gids_has_verbs_use_its_address_and_ucx_its_index() {
+    let root = tempfile::tempdir().unwrap();
+    let port = root.path().join("sys/class/infiniband/rxe0/ports/1");
+    for folder in ["gids", "gid_attrs/ndevs", "gid_attrs/types"] {
+        std::fs::create_dir_all(port.join(folder)).unwrap();
+    }
+    std::fs::write(port.join("state"), "4: ACTIVE\n").unwrap();
+    std::fs::write(port.join("link_layer"), "Ethernet\n").unwrap();
+    // Of the interface that every machine has, and one that is nobody's (RFC 5737).
+    for (index, gid) in ["7f00:0001", "c000:0201"].into_iter().enumerate() {
+        let index = index.to_string();
+        std::fs::write(port.join("gids").join(&index), format!("0000:0000:0000:0000:0000:ffff:{gid}\n")).unwrap();
+        std::fs::write(port.join("gid_attrs/ndevs").join(&index), "lo\n").unwrap();
+        std::fs::write(port.join("gid_attrs/types").join(&index), "RoCE v2\n").unwrap();
+    }
+    let machine = Machine::look(&Root::new(root.path())).unwrap();
+    let by = |index: &str, provider| {
+        let index = format!("network.rdma.data.gid_index={index}");
+        machine.data_cards_by(&config(&["network.rdma.data.bind.device=rxe0:1", &index]), provider)
+    };
+    assert_eq!(by("0", Provider::Verbs).unwrap()[0].address, Some("127.0.0.1".parse().unwrap()));
+    assert_eq!(by("1", Provider::Ucx).unwrap()[0].fabric.gid_index, Some(1));
+    for (index, expected) in [("1", "192.0.2.1"), ("7", "has no entry 7")] {
+        let error = by(index, Provider::Verbs).unwrap_err();
+        assert_eq!(crate::error::UserError::from(&error).exit, Exit::Failed, "the other library may have it");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_card_without_memory_windows_leaves_verbs_to_the_others() {
+    let card = |name: &str| Card { name: name.into(), device: Some(format!("{name}:1")), ..Card::default() };
+    let said = |name: &str, has_windows| VerbsDevice { name: name.into(), has_windows, ..VerbsDevice::default() };
+    let verbs = [said("mlx5_0", Some(true)), said("erdma_0", Some(false)), said("mlx5_1", None)];
+    let names = |cards: Vec<Card>| cards.into_iter().map(|card| card.name).collect::<Vec<_>>();
+    let all = ["mlx5_0", "erdma_0", "mlx5_1", "rxe0"].map(card);
+    let (fit, unfit) = divided(all.into_iter(), &verbs).unwrap();
+    assert_eq!(
+        (names(fit), names(unfit)),
+        (["mlx5_0", "mlx5_1", "rxe0"].map(str::to_owned).to_vec(), vec!["erdma_0".into()])
+    );
+    let alone = divided([card("erdma_0")].into_iter(), &verbs).unwrap_err();
+    assert_eq!(names(alone), ["erdma_0"], "what is started says why not");
 }

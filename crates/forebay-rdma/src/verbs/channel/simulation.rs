@@ -152,7 +152,7 @@ proptest! {
         steps in prop::collection::vec((0u8..6, 0usize..1500), 1..300),
         breaks_at in prop::option::of(0usize..300),
     ) {
-        let offer = |credits| Offer { credits, frame_length: 256, client_id: None, one_sided: false };
+        let offer = |credits| Offer { credits, frame_length: 256, client_id: None, one_sided: false, mtu: None };
         let (of_client, of_server) = (offer(credits.0), offer(credits.1));
         let (mut client, mut server) = (End::new(&of_client, &of_server), End::new(&of_server, &of_client));
         let memory = conformance::pool(4);

@@ -1,6 +1,7 @@
 //! `forebay bench rdma`: the command line of [`forebay_perftest`].
 
 mod cards;
+mod providers;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
@@ -27,6 +28,7 @@ use crate::{logging, runtime};
 use forebay_node::binding::check_own_address;
 
 use cards::{address_of, card_names, cards_of, verbs_card};
+use providers::ProviderArg;
 
 /// How long a run that was interrupted may take to end.
 const END_WITHIN: Duration = Duration::from_secs(3);
@@ -62,8 +64,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT", default_value_t = 20600)]
     local_port: u16,
     /// Server: the first of the data ports: one for CACHE over TCP. Unless --transport is tcp, the next two are for
-    /// READ and WRITE and for CACHE over UCX. 0 takes free ones [default: the one after --local-port]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(..=65_533))]
+    /// READ and WRITE and for CACHE over UCX. With --provider verbs, the two after that are for CACHE and for READ and WRITE
+    /// by verbs. 0 takes free ones [default: the one after --local-port]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(..=65_531))]
     data_ports: Option<u16>,
     /// Server: delay each reply to CACHE and to plain sockets by this many microseconds; one-sided operations have no
     /// delay
@@ -101,10 +104,11 @@ pub(crate) struct Args {
     /// The transport for data. A server with `ucx` serves clients with either
     #[arg(long, default_value = "ucx")]
     transport: TransportArg,
-    /// The library for CACHE: `ucx` goes as --transport says, `verbs` uses libibverbs and librdmacm on one card. WRITE and
-    /// READ go as --transport says in both cases. A server with `verbs` serves clients with either
-    #[arg(long, default_value = "ucx")]
-    provider: ProviderArg,
+    /// The library: `ucx` goes as --transport says, `verbs` uses libibverbs and librdmacm on one card, for WRITE and READ as for
+    /// CACHE. With `both`, or both names, the client measures one after the other, and prints a table of both. A server with
+    /// `verbs` serves clients with either. By verbs there is a fourth kind, SEAL: a READ as the cache's one-sided reads do it
+    #[arg(long, value_name = "LIBRARY,...", value_delimiter = ',', default_value = "ucx")]
+    provider: Vec<ProviderArg>,
     /// UCX's devices, as in `mlx5_0:1,mlx5_1:1` [default: network.rdma.data.network and .bind.device, else UCX's choice]
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     devices: Vec<String>,
@@ -177,14 +181,6 @@ impl From<TransportArg> for TransportChoice {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ProviderArg {
-    /// libibverbs and librdmacm
-    Verbs,
-    /// OpenUCX
-    Ucx,
-}
-
 /// A number, or that one is to be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Automatic(Option<u32>);
@@ -241,9 +237,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         // While the process has one thread; see `forebay_node::rdma::load_early`. What is wrong is told when it is needed.
         let _ = Library::load(ucx.library.as_deref());
     }
-    let verbs = match args.provider {
-        ProviderArg::Ucx => None,
-        ProviderArg::Verbs => verbs_card(&args.devices, &loaded.config, &rdma)?,
+    let verbs = match ProviderArg::has_verbs(&args.provider) {
+        false => None,
+        true => verbs_card(&args.devices, &loaded.config, &rdma)?,
     };
     match mode {
         Mode::Server => runtime::block_on(serve(&args, ucx, verbs, &rdma)),
@@ -333,7 +329,7 @@ async fn serve(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &Rd
         writeln!(out, "[INFO] UCX {version} on port {port}, {} of registered memory for clients", server.exposed())?;
     }
     if let Some(verbs) = server.verbs() {
-        writeln!(out, "[INFO] CACHE by verbs at {verbs}")?;
+        writeln!(out, "[INFO] Verbs at {verbs}")?;
     }
     let ports: Vec<String> = server.ports().iter().map(u16::to_string).collect();
     writeln!(out, "[INFO] Clients need the ports {}", ports.join(", "))?;
@@ -359,11 +355,11 @@ async fn measure(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &
         check_own_address("--local-ip", ip, Some(server.ip()))?;
     }
     let bind = args.local_ip.or_else(|| address_of_device(&ucx, rdma).filter(|own| own.is_ipv4() == server.is_ipv4()));
-    let options = ClientOptions {
+    let options = |verbs| ClientOptions {
         server,
         bind,
         transport: args.transport.into(),
-        ucx,
+        ucx: ucx.clone(),
         verbs,
         case: args.case.into(),
         all_sizes: args.all_sizes,
@@ -375,8 +371,18 @@ async fn measure(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &
         jobs: args.numjobs.0,
         depth: args.iodepth.0,
     };
-    let (stop, json) = (CancellationToken::new(), args.json.json);
-    let running = tokio::task::spawn_blocking({
+    let mut reports = Vec::new();
+    for provider in ProviderArg::each(&args.provider) {
+        let options = options(verbs.clone().filter(|_| provider == ProviderArg::Verbs));
+        reports.push((provider.name(), one(options, args.json.json, &mut signals).await?));
+    }
+    providers::tell(&reports, args.json.json)
+}
+
+/// One run, until it has ended or a signal comes.
+async fn one(options: ClientOptions, json: bool, signals: &mut Signals) -> anyhow::Result<Report> {
+    let stop = CancellationToken::new();
+    let mut running = tokio::task::spawn_blocking({
         let (stop, runtime) = (stop.clone(), tokio::runtime::Handle::current());
         move || -> Result<Report, Error> {
             // With --json, standard output is for the document alone.
@@ -387,21 +393,14 @@ async fn measure(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &
             }
         }
     });
-    let mut running = running;
-    let report = tokio::select! {
-        done = &mut running => done.context("the benchmark panicked")?.map_err(told)?,
+    tokio::select! {
+        done = &mut running => done.context("the benchmark panicked")?.map_err(told),
         signal = signals.next() => {
             stop.cancel();
             let _ = tokio::time::timeout(END_WITHIN, running).await;
-            return Err(Fault::interrupted(signal).into());
+            Err(Fault::interrupted(signal).into())
         }
-    };
-    if json {
-        let mut out = output::stdout();
-        output::json_line(&mut out, &serde_json::to_value(&report)?)?;
-        out.flush()?;
     }
-    Ok(())
 }
 
 /// The address of `host`.

@@ -10,11 +10,13 @@ use forebay_doctor::facts::{
     Address, DeviceKind, Interface, PeerBandwidth, PeerLatency, PeerMeasured, PeerOperation, Port, Rdma,
 };
 use forebay_perftest::options::Kind;
-use forebay_perftest::{CardNames, Case, ClientOptions, Report, TransportChoice, UcxOptions, client};
+use forebay_perftest::{CardNames, Case, ClientOptions, Report, TransportChoice, UcxOptions, VerbsCard, client};
+use forebay_rdma::Provider;
 use tokio_util::sync::CancellationToken;
 
 use forebay_node::binding::first_address;
 use forebay_node::rdma as configured;
+use forebay_node::rdma::cards::Machine;
 
 /// How long each test may take: there are some twenty.
 const TEST: Duration = Duration::from_millis(250);
@@ -23,7 +25,7 @@ const ALL_WITHIN: Duration = Duration::from_secs(120);
 /// How long a run that was stopped may take to end.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// Measures to the benchmark's server at `server`, from `from` if that is said: over TCP, and over UCX where there is a card or
+/// Measures to the benchmark's server at `server`, from `from` if that is said: over TCP, and over UCX and by verbs where there is a card or
 /// the configuration asks for RDMA. `interface` is where packets leave.
 pub(super) async fn measure(
     config: &Config,
@@ -32,12 +34,12 @@ pub(super) async fn measure(
     from: Option<IpAddr>,
     interface: Option<String>,
 ) -> Vec<PeerMeasured> {
-    let options = |transport, ucx, bind| ClientOptions {
+    let options = |transport, ucx, bind, verbs| ClientOptions {
         server,
         bind,
         transport,
         ucx,
-        verbs: None,
+        verbs,
         case: Case::All,
         all_sizes: false,
         sizes: Vec::new(),
@@ -49,14 +51,29 @@ pub(super) async fn measure(
         depth: None,
     };
     let interface = interface.as_deref();
-    let over_tcp = options(TransportChoice::Tcp, UcxOptions::default(), from);
+    let over_tcp = options(TransportChoice::Tcp, UcxOptions::default(), from, None);
     let mut measured = vec![run(rdma, "tcp", over_tcp, interface).await];
     if configured::is_wanted_for_data(config) || !rdma.devices.is_empty() {
         let ucx = ucx(config, rdma);
         let bind = address_of_device(&ucx, rdma).filter(|own| own.is_ipv4() == server.is_ipv4()).or(from);
-        measured.push(run(rdma, "ucx", options(TransportChoice::Ucx, ucx, bind), interface).await);
+        measured.push(run(rdma, "ucx", options(TransportChoice::Ucx, ucx, bind, None), interface).await);
+        if let Some(card) = verbs_card(config).filter(|card| card.address.is_ipv4() == server.is_ipv4()) {
+            let bind = Some(card.address);
+            let by_verbs = options(TransportChoice::Tcp, UcxOptions::default(), bind, Some(card));
+            measured.push(run(rdma, "verbs", by_verbs, interface).await);
+        }
     }
     measured
+}
+
+/// The first card that a mount of this configuration takes by verbs.
+fn verbs_card(config: &Config) -> Option<VerbsCard> {
+    let found = configured::takes(config, Provider::Verbs).then(|| Machine::look(&Root::default()))?;
+    let cards = found.and_then(|machine| machine.data_cards_by(config, Provider::Verbs)).ok()?;
+    let card = cards.into_iter().next()?;
+    let device = card.device?;
+    let device = device.split_once(':').map_or(device.as_str(), |(device, _)| device).to_owned();
+    Some(VerbsCard { device, address: card.address? })
 }
 
 /// What UCX is to use: what a mount of this configuration does.
@@ -119,28 +136,38 @@ async fn report(options: ClientOptions) -> anyhow::Result<Report> {
 
 fn of_report(empty: PeerMeasured, report: &Report) -> PeerMeasured {
     let operation = |kind| match kind {
-        Kind::Write => PeerOperation::Write,
-        Kind::Read => PeerOperation::Read,
-        Kind::Cache => PeerOperation::Cache,
+        Kind::Write => Some(PeerOperation::Write),
+        Kind::Read => Some(PeerOperation::Read),
+        Kind::Cache => Some(PeerOperation::Cache),
+        // Little more than a READ.
+        Kind::Seal => None,
     };
     // Times and rates are far below 2^53.
     let whole = |number: f64| number.max(0.0) as u64;
-    let latency = report.latency.iter().map(|test| PeerLatency {
-        operation: operation(test.kind),
-        bytes: test.bytes,
-        p50_ns: whole(test.latency.p50_us * 1e3),
-        // Of fewer than a hundred, the longest stands for it.
-        p99_ns: whole(test.latency.p99_us.unwrap_or(test.latency.max_us) * 1e3),
+    let latency = report.latency.iter().filter_map(|test| {
+        Some(PeerLatency {
+            operation: operation(test.kind)?,
+            bytes: test.bytes,
+            p50_ns: whole(test.latency.p50_us * 1e3),
+            // Of fewer than a hundred, the longest stands for it.
+            p99_ns: whole(test.latency.p99_us.unwrap_or(test.latency.max_us) * 1e3),
+        })
     });
-    let bandwidth = report.bandwidth.iter().map(|test| PeerBandwidth {
-        operation: operation(test.kind),
-        bytes: test.bytes,
-        mbps: whole(test.bandwidth.gbps * 1e3),
+    let bandwidth = report.bandwidth.iter().filter_map(|test| {
+        Some(PeerBandwidth {
+            operation: operation(test.kind)?,
+            bytes: test.bytes,
+            mbps: whole(test.bandwidth.gbps * 1e3),
+        })
     });
     PeerMeasured {
         version: Some(report.server.version.clone()),
-        lanes: report.ucx.as_ref().map(|ucx| ucx.lanes.clone()).unwrap_or_default(),
-        is_rdma: report.ucx.as_ref().is_some_and(|ucx| ucx.rdma),
+        lanes: match &report.verbs {
+            // Its first port, as everywhere where none is named.
+            Some(device) => vec![format!("verbs/{device}:1")],
+            None => report.ucx.as_ref().map(|ucx| ucx.lanes.clone()).unwrap_or_default(),
+        },
+        is_rdma: report.verbs.is_some() || report.ucx.as_ref().is_some_and(|ucx| ucx.rdma),
         verified: report.verified.iter().map(|verified| verified.transfers).sum(),
         latency: latency.collect(),
         bandwidth: bandwidth.collect(),

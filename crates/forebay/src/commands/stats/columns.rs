@@ -8,8 +8,8 @@ use forebay_metrics::LatencySnapshot;
 use serde_json::{Map, Value, json};
 
 use super::counts::{
-    answers, buffers, evicted, fuse, gets, listeners, lists, meta, passed, puts, rdma_read, rdma_received, rdma_write,
-    read, received, remote, removals, retries, s3, s3_requests, sent, striping,
+    answers, buffers, evicted, fuse, gets, listeners, lists, meta, one_sided, passed, puts, rdma_read, rdma_received,
+    rdma_write, read, received, remote, removals, retries, s3, s3_requests, sent, striping,
 };
 use forebay_node::report::Report;
 
@@ -145,6 +145,7 @@ impl Column {
             "avoided" => "avoi",
             "striped" => "stri",
             "again" => "agai",
+            "one_sided" => "1sid",
             name => name,
         }
     }
@@ -202,6 +203,7 @@ const COLUMNS: [Column; 63] = {
         column(Rdma, "r_p99", Millis, 1, |i| i.p99(&i.latency(rdma_read)?)),
         column(Rdma, "striped", Count, 1, |i| i.rate(|r| striping(r, |striping| striping.reads))),
         column(Rdma, "again", Count, 1, |i| i.rate(|r| striping(r, |striping| striping.late + striping.failed))),
+        column(Rdma, "one_sided", Count, 1, |i| i.rate(one_sided)),
         column(Object, "get", Bytes, 0, |i| i.rate(received)),
         column(Object, "get_c", Count, 0, |i| i.per_second(&i.latency(gets)?)),
         column(Object, "lat", Millis, 0, |i| i.mean(&i.latency(gets)?)),
@@ -407,6 +409,7 @@ pub(super) mod tests {
             ("/rdma/recv", 40960.0),
             ("/rdma/striped", 10.0),
             ("/rdma/again", 20.0),
+            ("/rdma/one_sided", 10.0),
             ("/object/get", 40960.0),
             ("/object/get_c", 10.0),
             ("/object/put", 20480.0),

@@ -111,6 +111,13 @@ pub(super) fn striping(report: &Report, of: impl Fn(&Striping) -> u64) -> Option
     counts.reduce(|sum, count| sum + count).map(|count| count as f64)
 }
 
+/// Reads of workers' memory that their processors know nothing of.
+pub(super) fn one_sided(report: &Report) -> Option<f64> {
+    let reading = report.parts().filter_map(|part| part.rdma.as_ref()).filter(|rdma| rdma.paths.is_some());
+    let counts = reading.map(|rdma| rdma.cards.iter().map(|card| card.one_sided_reads).sum::<u64>());
+    counts.reduce(|sum, count| sum + count).map(|count| count as f64)
+}
+
 /// Bytes from origins: as a worker in the process received them, or else as the client's reads caused them.
 pub(super) fn received(report: &Report) -> Option<f64> {
     counted(report, |counts| counts.bytes).or_else(|| Some(report.client.as_ref()?.origin as f64))

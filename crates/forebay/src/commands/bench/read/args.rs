@@ -14,7 +14,7 @@ const MAX_CLIENTS: u32 = 64;
 /// A name for each is all that a file of a list costs, and a directory should stay readable.
 const MAX_FILES: u32 = 10_000;
 
-/// Read whole files: files that you name, or a matrix of clients, files and sizes over TCP and UCX
+/// Read whole files: files that you name, or a matrix of clients, files and sizes over TCP, UCX and verbs
 ///
 /// With --write and --files the command writes and reads the files that you name, on any mount. It prints the time of
 /// each file. With --against it does the same in another directory, in turn, and prints the ratio.
@@ -91,7 +91,7 @@ pub(super) struct MatrixArgs {
     /// Numbers of files that each client reads [default: 1,20]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FILES)))]
     pub(super) file_counts: Vec<u32>,
-    /// The transports for data
+    /// The transports for data. `verbs` needs a card
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "tcp,ucx")]
     pub(super) transports: Vec<TransportArg>,
     /// The origin of the worker that the command starts [default: a temporary directory]
@@ -117,6 +117,8 @@ pub(super) enum TransportArg {
     Tcp,
     /// OpenUCX: RDMA where there is a card for it, shared memory where not
     Ucx,
+    /// libibverbs and librdmacm
+    Verbs,
 }
 
 /// A size for a buffer.

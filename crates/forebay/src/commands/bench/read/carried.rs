@@ -7,6 +7,8 @@ use serde_json::Value;
 
 /// What is in the log when a connection over UCX was made.
 const CONNECTED: &str = "RDMA client connected";
+/// What is in it when that was by verbs.
+const BY_VERBS: &str = "RDMA client connected by verbs";
 /// A part of the bytes smaller than this is an open file's header or a retry, and is not told.
 const TOLD: f64 = 0.01;
 
@@ -15,6 +17,8 @@ const TOLD: f64 = 0.01;
 pub(super) struct ChannelInUse {
     ucx_bytes: u64,
     tcp_bytes: u64,
+    /// Some were by verbs.
+    has_verbs: bool,
     /// UCX's transports, in the order in which they were chosen.
     transports: Vec<String>,
 }
@@ -28,6 +32,7 @@ impl ChannelInUse {
         };
         self.ucx_bytes += bytes("rdma");
         self.tcp_bytes += bytes("tcp");
+        self.has_verbs |= log.contains(BY_VERBS);
         for transport in log.lines().filter(|line| line.contains(CONNECTED)).flat_map(transports) {
             if !self.transports.contains(&transport) {
                 self.transports.push(transport);
@@ -35,9 +40,10 @@ impl ChannelInUse {
         }
     }
 
-    /// `tcp`, `ucx (posix, cma)`, `ucx (rc_mlx5) 60 %, tcp 40 %`.
+    /// `tcp`, `verbs`, `ucx (posix, cma)`, `ucx (rc_mlx5) 60 %, tcp 40 %`.
     pub(super) fn text(&self) -> String {
         let ucx = match &self.transports[..] {
+            [] if self.has_verbs => "verbs".to_owned(),
             [] => "ucx".to_owned(),
             transports => format!("ucx ({})", transports.join(", ")),
         };
@@ -100,5 +106,12 @@ mod tests {
         carried.add(&counted(500, 0), LOG);
         carried.add(&counted(500, 0), LOG);
         assert_eq!(carried.text(), "ucx (posix, cma, tcp)");
+    }
+
+    #[test]
+    fn what_went_by_verbs_is_called_so() {
+        let mut carried = ChannelInUse::default();
+        carried.add(&counted(1000, 0), "INFO RDMA client connected by verbs peer=\"10.0.0.1:1\" card=\"rxe0\"");
+        assert_eq!(carried.text(), "verbs");
     }
 }

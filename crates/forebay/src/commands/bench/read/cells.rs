@@ -19,7 +19,7 @@ use forebay_benchmark::record::{Cell, Compared, Finding, Level, Measured};
 use super::carried::ChannelInUse;
 use super::meter::Meter;
 use super::place;
-use super::plan::{By, Plan, worker_memory};
+use super::plan::{By, Plan, Way, worker_memory};
 use super::process::END_WITHIN;
 use super::progress::{Bar, line};
 use super::site::{Mount, Site, Transport};
@@ -153,8 +153,9 @@ impl Cells<'_> {
                 format!("file://{}", self.site.origin().display())
             }
         };
-        let with_ucx = self.plan.ways.iter().any(|way| way.by == By::Mounts(Transport::Ucx));
-        self.site.start_worker(&origin, worker_memory(bytes), with_ucx)
+        let by_mounts = |way: &Way| if let By::Mounts(transport) = way.by { Some(transport) } else { None };
+        let with: Vec<Transport> = self.plan.ways.iter().filter_map(by_mounts).collect();
+        self.site.start_worker(&origin, worker_memory(bytes), &with)
     }
 
     /// Measures what is left of a size.

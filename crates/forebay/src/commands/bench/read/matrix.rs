@@ -16,7 +16,9 @@ use forebay_benchmark::report;
 use forebay_config::Loaded;
 use forebay_doctor::Root;
 use forebay_doctor::facts::Rdma;
-use forebay_rdma::Library;
+use forebay_node::rdma::cards::Machine;
+use forebay_rdma::verbs::VerbsLibrary;
+use forebay_rdma::{Library, Provider};
 
 use super::super::posix::terminal::Terminal;
 use super::args::{Args, TransportArg};
@@ -42,12 +44,29 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     logging::start_quiet(&loaded.config)?;
     // While the process has one thread, as UCX wants it.
     let without_ucx = Library::load(loaded.config.ucx_library.as_deref()).err().map(|error| error.to_string());
-    let plan = plan(args, without_ucx.is_none())?;
-    let batches = reading::plan(&plan.settings, plan.ways.len());
-    let missing = without_ucx.filter(|_| args.matrix.transports.contains(&TransportArg::Ucx));
-    if let Some(why) = &missing {
-        output::say(&format!("UCX is not measured: {why}"));
+    let without_verbs = || match VerbsLibrary::load() {
+        Err(error) => Some(error.to_string()),
+        Ok(_) => Machine::look(&Root::default())
+            .and_then(|machine| machine.data_cards_by(&loaded.config, Provider::Verbs))
+            .err()
+            .map(|error| format!("{error:#}")),
+    };
+    let is_asked = |transport| args.matrix.transports.contains(&transport);
+    let missing_ucx = without_ucx.filter(|_| is_asked(TransportArg::Ucx));
+    let missing_verbs = is_asked(TransportArg::Verbs).then(without_verbs).flatten();
+    let missing: Vec<_> = missing_ucx
+        .clone()
+        .map(|why| (TransportArg::Ucx, why))
+        .into_iter()
+        .chain(missing_verbs.map(|why| (TransportArg::Verbs, why)))
+        .collect();
+    for (transport, why) in &missing {
+        let what = if *transport == TransportArg::Verbs { "verbs are" } else { "UCX is" };
+        output::say(&format!("{what} not measured: {why}"));
     }
+    let plan = plan(args, &missing)?;
+    let batches = reading::plan(&plan.settings, plan.ways.len());
+    let missing = missing_ucx;
     if args.matrix.dry_run {
         return tell(&plan, &batches);
     }
@@ -239,9 +258,15 @@ fn measure(
 fn findings(record: &mut Record, plan: &Plan, missing: Option<&str>) {
     let Measured::Read { cells } = &mut record.measured else { return };
     judge(cells, "tcp");
-    let mut found = conclusions(cells, "tcp", "ucx");
+    // The study's conclusions are about RDMA, whichever library it goes by.
+    let has = |name: &str| plan.ways.iter().any(|way| way.name == name);
+    let rdma = if has("verbs") && !has("ucx") { "verbs" } else { "ucx" };
+    let mut found = conclusions(cells, "tcp", rdma);
+    if has("verbs") && has("ucx") {
+        found.extend(against(cells, "verbs", "ucx"));
+    }
     for way in plan.ways.iter().filter(|way| matches!(way.by, By::Directory(_))) {
-        found.extend(["tcp", "ucx"].iter().filter_map(|ours| against(cells, ours, &way.name)));
+        found.extend(["tcp", "ucx", "verbs"].iter().filter_map(|ours| against(cells, ours, &way.name)));
     }
     if let Some(why) = missing {
         found.push(Finding {

@@ -16,7 +16,7 @@ const SPARE_MEMORY: u64 = 256 << 20;
 /// A way to read the same files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// What it is called: `tcp`, `ucx`, or the last part of another file system's path.
+    /// What it is called: `tcp`, `ucx`, `verbs`, or the last part of another file system's path.
     pub(super) name: String,
     /// How it is done.
     pub(super) by: By,
@@ -47,11 +47,11 @@ pub(super) struct Plan {
     pub(super) workers: Vec<String>,
 }
 
-/// What the command line comes to.
+/// What the command line comes to, without the transports that are missing.
 ///
 /// # Errors
 /// When there is no way to measure, or what is compared with is no directory.
-pub(super) fn plan(args: &Args, has_ucx: bool) -> anyhow::Result<Plan> {
+pub(super) fn plan(args: &Args, missing: &[(TransportArg, String)]) -> anyhow::Result<Plan> {
     let matrix = &args.matrix;
     let mut settings = Settings::study(matrix.scale);
     if !matrix.sizes.is_empty() {
@@ -65,16 +65,23 @@ pub(super) fn plan(args: &Args, has_ucx: bool) -> anyhow::Result<Plan> {
     }
     settings.repeat = args.repeat.map_or(settings.repeat, NonZeroU32::get);
     let mut ways = Vec::new();
-    for (asked, name, transport) in
-        [(TransportArg::Tcp, "tcp", Transport::Tcp), (TransportArg::Ucx, "ucx", Transport::Ucx)]
-    {
-        if matrix.transports.contains(&asked) && (asked == TransportArg::Tcp || has_ucx) {
+    for (asked, name, transport) in [
+        (TransportArg::Tcp, "tcp", Transport::Tcp),
+        (TransportArg::Ucx, "ucx", Transport::Ucx),
+        (TransportArg::Verbs, "verbs", Transport::Verbs),
+    ] {
+        if matrix.transports.contains(&asked) && missing.iter().all(|(missing, _)| *missing != asked) {
             ways.push(Way { name: name.to_owned(), by: By::Mounts(transport) });
         }
     }
     if ways.is_empty() {
-        let next = "install libucp, or measure `--transports tcp`";
-        return Err(Fault::new(Exit::Failed, "only UCX is to be measured, and it is not here", next).into());
+        let what = match missing {
+            [(TransportArg::Verbs, _)] => "only verbs are to be measured, and they are not here",
+            [_] => "only UCX is to be measured, and it is not here",
+            _ => "only UCX and verbs are to be measured, and neither is here",
+        };
+        let next = "install libucp, or libibverbs and librdmacm where there is a card; or measure `--transports tcp`";
+        return Err(Fault::new(Exit::Failed, what, next).into());
     }
     for path in &args.against {
         if !path.is_dir() {

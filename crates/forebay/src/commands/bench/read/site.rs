@@ -57,7 +57,12 @@ pub(super) enum Transport {
     Tcp,
     /// UCX, and nothing else: a mount that cannot fails.
     Ucx,
+    /// Verbs, in the same way.
+    Verbs,
 }
+
+/// What a mount is told that uses verbs, and a worker that it does.
+const VERBS: [&str; 2] = ["network.rdma.data.enabled=true", "network.rdma.data.provider=verbs"];
 
 /// Where and how the processes run.
 pub(super) struct Site {
@@ -148,7 +153,7 @@ impl Site {
     ///
     /// # Errors
     /// When it does not start; with what it said.
-    pub(super) fn start_worker(&mut self, origin: &str, memory: ByteSize, with_ucx: bool) -> anyhow::Result<()> {
+    pub(super) fn start_worker(&mut self, origin: &str, memory: ByteSize, with: &[Transport]) -> anyhow::Result<()> {
         self.worker = None;
         self.workers.clear();
         let log = self.directory.join("worker.log");
@@ -163,8 +168,18 @@ impl Site {
             "worker.rpc.port=0".to_owned(),
             "worker.web.port=0".to_owned(),
         ];
+        let (with_ucx, with_verbs) = (with.contains(&Transport::Ucx), with.contains(&Transport::Verbs));
         if with_ucx {
             settings.extend(self.ucx.iter().cloned());
+        }
+        if with_verbs {
+            settings.extend(VERBS.map(str::to_owned));
+        }
+        if with_ucx && with_verbs {
+            // The last one counts.
+            settings.push("network.rdma.data.provider=auto".to_owned());
+        }
+        if with_ucx || with_verbs {
             settings.extend(["network.rdma.data.port=0", "network.rdma.metadata.port=0"].map(str::to_owned));
         }
         let mut command = self.command(&["worker"]);
@@ -182,7 +197,7 @@ impl Site {
             }
             if worker.has_ended()? || Instant::now() > deadline {
                 let what = format!("the worker does not start; it says:\n{}", tail(&text));
-                let next = "mend what it says; `--transports tcp` measures without UCX";
+                let next = "mend what it says; `--transports tcp` measures without UCX and verbs";
                 return Err(Fault::new(Exit::Failed, what, next).into());
             }
             self.unless_stopped()?;
@@ -226,6 +241,9 @@ impl Site {
         let mut settings = match transport {
             Transport::Tcp => vec!["network.rdma.data.enabled=false".to_owned()],
             Transport::Ucx => [&self.ucx[..], &["network.rdma.data.fallback=never".to_owned()]].concat(),
+            Transport::Verbs => {
+                VERBS.into_iter().chain(["network.rdma.data.fallback=never"]).map(str::to_owned).collect()
+            }
         };
         if transport == Transport::Tcp {
             settings.push("network.rdma.metadata.enabled=false".to_owned());
