@@ -241,3 +241,6 @@ impl Cuda for Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! Memory of GPUs: bytes of the cache are copied to it by the GPU, while the next ones are read.
 //!
 //! * [`Cuda`] is what is asked of CUDA: one interface, which [`Driver`] (the library that the machine has, loaded at run time) and `fake`
-//!   implement. `conformance` is the suite that both pass;
+//!   implement. `conformance` is the suite that both pass: the driver's with a library of fake functions (`tests/fake/cuda.c`), and with
+//!   the real one where there is a GPU;
 //! * [`Pipeline`] decides: which piece of a transfer is read when, what becomes of what has come, and when a transfer has ended, well
 //!   or not. Pure;
 //! * [`Copier`] is a device's thread: the only one that calls CUDA for it. It registers memory, begins copies, and sees when they have
@@ -18,12 +19,12 @@
 
 mod card;
 mod commands;
-#[cfg(any(test, feature = "conformance"))]
+#[cfg(test)]
 pub mod conformance;
 mod copier;
 mod driver;
 mod error;
-#[cfg(any(test, feature = "conformance"))]
+#[cfg(test)]
 pub mod fake;
 mod handles;
 mod outstanding;
