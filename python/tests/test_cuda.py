@@ -146,8 +146,8 @@ def test_asyncio_has_the_same_and_a_task_that_is_cancelled_copies_no_more(cuda: 
         async with AsyncClient(up=origin, **SMALL) as client:
             assert await client.read_into_device([("/large", 0, address, len(wanted))]) == [len(wanted)]
             assert cuda.read_back(address, len(wanted)) == wanted
-            async with await client.open("/small") as file:
-                assert await file.read_into_device(address, 5, 3, device="cuda:0") == 3
+            file = await client.open("/small")
+            assert await file.read_into_device(address, 5, 3, device="cuda:0") == 3
             cuda.delay(100)
             task = asyncio.create_task(client.read_into_device([("/large", 0, address, len(wanted))]))
             await asyncio.sleep(0.001)

@@ -117,7 +117,11 @@ impl Session {
             }
             outcome => outcome,
         }
-        .map_err(|(error, _)| error)
+        .map_err(|(error, read)| match &reads[read].place {
+            // As the caller wrote it.
+            Place::Path(path) => error.about(path),
+            Place::File(_) => error,
+        })
     }
 
     async fn files_of(&self, reads: &[DeviceRead]) -> Result<Vec<Arc<OpenFile>>, Error> {
