@@ -1,7 +1,7 @@
 //! A device, on its thread: what calls CUDA for it.
 //!
-//! CUDA keeps its current context for each thread, and broken contexts break calls. So all calls for a device are made on a thread of
-//! ours, and never on one of the program's, whose context stays what it was.
+//! CUDA keeps its current context for each thread. So all calls that want one are made on a thread of ours, and never on one of the
+//! program's, whose context stays what it was.
 //!
 //! All copies are on one stream, so they end in the order in which they began. The thread asks whether the first one has ended, often at
 //! first ([`poll_after`]); it sleeps while there is nothing to ask for.

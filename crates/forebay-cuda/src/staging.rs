@@ -1,7 +1,7 @@
 //! Buffers that a device copies from: pinned memory, of which each is used again.
 //!
 //! A buffer is made when none is free, registered once, and goes back to the ring when its [`StagingBuffer`] is dropped. Who copies from one
-//! keeps that until the copy has ended. So there are as many as were ever in use at once: at most one for each slot of the
+//! keeps that until the copy has ended. So there are as many as were ever in use at once: about one for each slot of the
 //! [`Pipeline`](crate::Pipeline).
 
 use std::ptr::NonNull;

@@ -42,7 +42,7 @@ fn carried_out(course: &Course) -> Outcome {
     let mut pipeline = Pipeline::new(course.slots, course.pieces.len());
     let mut queue = BinaryHeap::new();
     queue.extend(course.given_up_at.map(|at| Reverse((at, Happens::GivenUp))));
-    let (mut now, mut stream_free, mut is_ending) = (0, 0, false);
+    let (mut now, mut stream_free, mut is_ending) = (0_u64, 0_u64, false);
     let (mut busy, mut copying) = (BTreeSet::new(), BTreeSet::new());
     let mut outcome = Outcome { at: 0, is_complete: false, read: Vec::new(), copied: BTreeSet::new(), most_at_once: 0 };
     loop {
@@ -128,7 +128,7 @@ proptest! {
         // With a slot for each piece, all are read at once.
         let outcome = undisturbed(pieces.len(), pieces.clone());
         let (last_read, copies) =
-            pieces.iter().fold((0, 0), |(last, copies), (read, copy)| (last.max(*read), copies + copy));
+            pieces.iter().fold((0_u64, 0_u64), |(last, copies), (read, copy)| (last.max(*read), copies + copy));
         prop_assert!(outcome.is_complete && outcome.at <= last_read + copies);
     }
 }
@@ -171,9 +171,9 @@ fn a_copy_that_takes_long_is_said_once() {
     let (now, mut pipeline) = (Instant::now(), Pipeline::new(2, 2));
     let (first, second) = (pipeline.begin().unwrap(), pipeline.begin().unwrap());
     assert_eq!(pipeline.come(second.slot, now), Come::Copy(1));
-    assert_eq!(pipeline.overdue(now + LATE - Duration::from_millis(1)), []);
+    assert!(pipeline.overdue(now + LATE - Duration::from_millis(1)).is_empty());
     assert_eq!(pipeline.come(first.slot, now + LATE), Come::Copy(0));
     assert_eq!(pipeline.overdue(now + LATE), [1]);
     assert_eq!(pipeline.overdue(now + 2 * LATE), [0]);
-    assert_eq!(pipeline.overdue(now + 9 * LATE), []);
+    assert!(pipeline.overdue(now + 9 * LATE).is_empty());
 }
