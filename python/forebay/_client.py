@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from forebay import _logging, _native, _processes
+from forebay._devices import device_number
 from forebay._entry import Entry, checked_depth
 from forebay._prefetch import Prefetch
 from forebay._ranges import LONG, Ranges
 from forebay._settings import Setting, Settings
+from forebay._upload import Upload
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -146,6 +148,30 @@ class Client:
         :raises OSError: the first error, with its path; ESTALE if a file was replaced while it was open.
         """
         return self._live().read_into(reads)
+
+    def read_into_device(
+        self,
+        reads: Iterable[tuple[AnyPath | File, int, int, int]],
+        *,
+        device: int | str | None = None,
+        stream: int = 0,
+    ) -> list[int]:
+        """Carry out any number of reads ``(path or file, offset, address, length)`` into memory of a GPU, by CUDA.
+
+        Some pieces are copied while others are read. Bytes that lie in the memory of a worker on this host are copied by the GPU from
+        there, others from pinned buffers (64 MiB for a GPU and client). The memory must stay allocated until this returns, and nothing
+        else may use it meanwhile. When it returns the bytes are there, for every stream; after an exception nothing is copied there any
+        more.
+
+        :param device: of which GPU the memory is: its number, or ``"cuda:0"``; by default that of the first address. Other GPUs, and
+            memory of the host, are refused.
+        :param stream: the handle of a CUDA stream that uses the memory before, such as ``torch.cuda.current_stream().cuda_stream``: copies
+            come after what it has by now. By default it is the default stream.
+        :return: how many bytes each read got: fewer only at the end of the file.
+        :raises OSError: the first error; what CUDA refuses, by its name; ENODEV if there is no driver or no such GPU, EFAULT if the memory
+            is not the GPU's.
+        """
+        return self._live().read_into_device(reads, device_number(device), stream)
 
     def read_ranges(self, ranges: Iterable[tuple[AnyPath | File, int, int]]) -> list[bytes]:
         """The bytes of any number of ranges ``(path or file, offset, n)``, in one call."""
@@ -345,6 +371,16 @@ class File(io.RawIOBase):
             self._position = start + count
         return count
 
+    def read_into_device(
+        self, address: int, offset: int, n: int, *, device: int | str | None = None, stream: int = 0
+    ) -> int:
+        """Copy ``n`` bytes from ``offset`` to memory of a GPU, as :meth:`Client.read_into_device` does.
+
+        :return: how many bytes were read: fewer only at the end of the file. The position does not move.
+        """
+        [count] = self._client.read_into_device([(self, offset, address, n)], device=device, stream=stream)
+        return count
+
     def pread(self, n: int, offset: int) -> bytes:
         """``n`` bytes from ``offset``, fewer only at the end of the file. The position does not move."""
         n = min(n, max(self._entry.size - offset, 0))
@@ -411,51 +447,6 @@ class File(io.RawIOBase):
             self._opened = session.reopen(self._description, self._replicas)
             self._session = session
         return self._opened
-
-
-class Upload:
-    """A file that is being written, made by :meth:`Client.create`. A file of many gigabytes takes the memory of a few parts.
-
-    >>> with client.create("/checkpoints/step-100") as upload:
-    ...     for piece in pieces:
-    ...         upload.write(piece)
-
-    At the end of the block the file is there. If an exception ends it, or nobody finishes it, it never was. It is not copied to a forked
-    process, and cannot be pickled.
-    """
-
-    def __init__(self, native: _native.Writer) -> None:
-        """Files are created by clients."""
-        self._native = native
-
-    def write(self, data: ReadableBuffer) -> None:
-        """Add bytes at the end. Waits for memory if the origin is slower than the writer.
-
-        :raises OSError: what kept these or earlier bytes from the origin. The file is given up then.
-        :raises ValueError: if it was finished or given up.
-        """
-        self._native.write(data)
-
-    def finish(self) -> Entry:
-        """Complete the file. When this returns, the origin has it; what it is."""
-        return Entry._make(self._native.finish())
-
-    def abort(self) -> None:
-        """Give the file up. Nothing happens if it is finished."""
-        self._native.abort()
-
-    def __enter__(self) -> Self:
-        """It, to be finished at the end of the block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Finishes it, or gives it up after an exception."""
-        if kind is None:
-            self.finish()
-        else:
-            self.abort()
 
 
 #: Clients that came from elsewhere: those with the same settings are one.

@@ -15,8 +15,9 @@ from fsspec.spec import AbstractBufferedFile
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-    from forebay._client import File, Upload
+    from forebay._client import File
     from forebay._entry import Entry
+    from forebay._upload import Upload
     from forebay.aio import AsyncFile, AsyncUpload
     from forebay.fs import ForebayFileSystem
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from forebay import _logging, _native, _processes
 from forebay._client import Client
+from forebay._devices import device_number
 from forebay._entry import Entry, checked_depth
 from forebay._prefetch import Prefetch
 from forebay._ranges import LONG, Ranges
@@ -132,6 +133,19 @@ class AsyncClient:
         session = await self._live()
         named = [(_native_of(place, session), offset, target) for place, offset, target in reads]
         return await _answer(lambda done: session.read_into(named, done))
+
+    async def read_into_device(
+        self,
+        reads: Iterable[tuple[AnyPath | AsyncFile, int, int, int]],
+        *,
+        device: int | str | None = None,
+        stream: int = 0,
+    ) -> list[int]:
+        """As :meth:`forebay.Client.read_into_device`. When ``CancelledError`` is raised, nothing is copied any more."""
+        session = await self._live()
+        named = [(_native_of(place, session), offset, address, length) for place, offset, address, length in reads]
+        number = device_number(device)
+        return await _answer(lambda done: session.read_into_device(named, number, stream, done))
 
     async def read_ranges(self, ranges: Iterable[tuple[AnyPath | AsyncFile, int, int]]) -> list[bytes]:
         """As :meth:`forebay.Client.read_ranges`."""
@@ -289,6 +303,13 @@ class AsyncFile:
     async def readinto(self, buffer: Target, offset: int, /) -> int:
         """Fill ``buffer`` from ``offset``; how many bytes were read: fewer only at the end of the file."""
         [count] = await self._client.read_into([(self, offset, buffer)])
+        return count
+
+    async def read_into_device(
+        self, address: int, offset: int, n: int, *, device: int | str | None = None, stream: int = 0
+    ) -> int:
+        """Copy ``n`` bytes from ``offset`` to memory of a GPU; how many: fewer only at the end of the file."""
+        [count] = await self._client.read_into_device([(self, offset, address, n)], device=device, stream=stream)
         return count
 
     async def pread(self, n: int, offset: int) -> bytes:

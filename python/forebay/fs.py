@@ -34,11 +34,12 @@ from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks, get_loop
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import stringify_path
 
-from forebay._client import Client, Upload
+from forebay._client import Client
 from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, WriteFile, details
 from forebay._ranges import Ranges
 from forebay._room import room_of_loop
 from forebay._settings import Setting, Settings
+from forebay._upload import Upload
 from forebay.aio import AsyncClient, AsyncFile
 
 __all__ = ["ForebayFileSystem"]

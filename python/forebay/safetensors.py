@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard, cast
 
+from forebay import _native
 from forebay._client import Client, File
 
 if TYPE_CHECKING:
@@ -157,6 +158,10 @@ class _Framework(Protocol):
         """A new array, and its address and length in bytes."""
         ...
 
+    def fill(self, client: Client, file: File, reads: list[tuple[int, tuple[int, int]]]) -> list[int]:
+        """Reads into memory of such arrays, from an offset each; how many bytes each got."""
+        ...
+
     def finish(self, array: Any) -> Any:
         """It, where it is wanted."""
         ...
@@ -174,6 +179,9 @@ class _Numpy:
         array = self._numpy.empty(shape, self._dtype(dtype))
         return array, (array.ctypes.data, array.nbytes)
 
+    def fill(self, client: Client, file: File, reads: list[tuple[int, tuple[int, int]]]) -> list[int]:
+        return client.read_into([(file, offset, place) for offset, place in reads])
+
     def finish(self, array: Any) -> Any:
         return array
 
@@ -189,22 +197,43 @@ class _Numpy:
 
 
 class _Torch:
-    """Tensors of torch: read into memory of the host, pinned on the way to a GPU."""
+    """Tensors of torch: of the host, pinned on the way to a GPU; or of a GPU that is read into, where its CUDA is ours."""
 
     def __init__(self, device: str | int) -> None:
         self._torch: Any = importlib.import_module("torch")
         self._device = self._torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+        self._is_read_into = self._device.type == "cuda" and _has_cuda(self._torch)
 
     def empty(self, shape: Sequence[int], dtype: str) -> tuple[Any, tuple[int, int]]:
         own = getattr(self._torch, str(_TYPES[dtype][2]), None)
         if own is None:
             raise SafetensorError(f"torch {self._torch.__version__} has no type {dtype}; install a newer one")
-        # Whatever the default device is.
-        tensor = self._torch.empty(tuple(shape), dtype=own, device="cpu", pin_memory=self._device.type == "cuda")
+        if self._is_read_into:
+            tensor = self._torch.empty(tuple(shape), dtype=own, device=self._device)
+        else:
+            # Whatever the default device is.
+            tensor = self._torch.empty(tuple(shape), dtype=own, device="cpu", pin_memory=self._device.type == "cuda")
         return tensor, (tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
+    def fill(self, client: Client, file: File, reads: list[tuple[int, tuple[int, int]]]) -> list[int]:
+        if not self._is_read_into:
+            return client.read_into([(file, offset, place) for offset, place in reads])
+        # What had the memory before may still be used by what the stream has.
+        stream: int = self._torch.cuda.current_stream(self._device).cuda_stream
+        return client.read_into_device([(file, offset, *place) for offset, place in reads], stream=stream)
+
     def finish(self, array: Any) -> Any:
-        return array if self._device.type == "cpu" else array.to(self._device)
+        return array if self._is_read_into or self._device.type == "cpu" else array.to(self._device)
+
+
+def _has_cuda(torch: Any) -> bool:
+    """Whether torch and this package have the same CUDA: torch calls other makers' GPUs ``cuda``, too."""
+    if getattr(getattr(torch, "version", None), "cuda", None) is None:
+        return False
+    try:
+        return _native.cuda_devices() > 0
+    except OSError:
+        return False
 
 
 def _framework(name: str, device: str | int) -> _Framework:
@@ -220,7 +249,8 @@ class safe_open:  # noqa: N801
 
     :param filename: its path in the namespace of ``client``.
     :param framework: ``"np"`` (``"numpy"``) or ``"pt"`` (``"torch"``).
-    :param device: of torch: where tensors are handed out, such as ``"cuda:0"`` or its number.
+    :param device: of torch: where tensors are handed out, such as ``"cuda:0"`` or its number. Where there is CUDA, they are read into the
+        memory of the GPU.
     :param client: what it is read with.
     :param backend: is taken, and makes no difference.
     :raises SafetensorError: if the file is none of the format.
@@ -328,7 +358,7 @@ class safe_open:  # noqa: N801
     def _fill(self, reads: list[tuple[int, tuple[int, int]]]) -> None:
         """Fill memory, an address and a length in bytes, from offsets of the file."""
         file = self._opened()
-        counts = self._client.read_into([(file, offset, place) for offset, place in reads if place[1] > 0])
+        counts = self._framework.fill(self._client, file, [(offset, place) for offset, place in reads if place[1] > 0])
         if sum(counts) != sum(length for _, (_, length) in reads):
             raise SafetensorError(f"{file.name} is shorter than its header says")
 

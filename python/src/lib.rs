@@ -32,6 +32,13 @@ fn after_fork_in_child() {
     forebay_session::fork::renew_random_numbers();
 }
 
+/// How many GPUs CUDA's driver shows.
+#[pyfunction]
+fn cuda_devices(py: Python<'_>) -> PyResult<u32> {
+    // The first time, the driver begins, which takes a while.
+    py.detach(forebay_session::count_devices).map_err(errors::raised)
+}
+
 /// The module.
 #[pymodule(gil_used = false)]
 #[pyo3(name = "_native")]
@@ -43,6 +50,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<view::View>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda_devices, module)?)?;
     module.add_function(wrap_pyfunction!(log::log_start, module)?)?;
     module.add_function(wrap_pyfunction!(log::log_take, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

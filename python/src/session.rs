@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_client::OpenFile;
 use forebay_session::fork::OfProcess;
-use forebay_session::{Error, Existing, FetchTo, Place, Range, Read, Settings, Within};
+use forebay_session::{DeviceRead, DeviceStream, Error, Existing, FetchTo, Place, Range, Read, Settings, Within};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -153,6 +153,28 @@ impl Session {
         }
         let work = self.get()?.read(all);
         call(py, done, held, work, |py, counts| Ok(PyList::new(py, counts)?.into_any().unbind()))
+    }
+
+    /// Carries out reads `(file or path, offset, address, length)` into memory of a GPU; the number of bytes of each.
+    #[pyo3(signature = (reads, device, stream, done=None))]
+    fn read_into_device(
+        &self,
+        py: Python<'_>,
+        reads: &Bound<'_, PyAny>,
+        device: Option<u32>,
+        stream: usize,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let mut all = Vec::with_capacity(reads.len().unwrap_or(0));
+        for read in reads.try_iter()? {
+            let (place, offset, address, length): (Bound<'_, PyAny>, u64, u64, usize) = read?.extract()?;
+            // SAFETY: the caller said so, as the documentation of the function demands.
+            all.push(unsafe { DeviceRead::new(place_of(&place)?, offset, length, address) });
+        }
+        // SAFETY: as above.
+        let stream = unsafe { DeviceStream::new(stream) };
+        let work = self.get()?.read_into_device(all, device, stream);
+        call(py, done, Held::default(), work, |py, counts| Ok(PyList::new(py, counts)?.into_any().unbind()))
     }
 
     /// Reads `(file or path, offset, length)`; the bytes of each.

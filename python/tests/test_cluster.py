@@ -30,7 +30,7 @@ def eventually(what: str, holds: Callable[[], bool]) -> None:
 class Worker:
     """A worker of a directory, in a process of its own."""
 
-    def __init__(self, program: str, origin: Path, place: Path) -> None:
+    def __init__(self, program: str, origin: Path, place: Path, **more: str) -> None:
         self._program = program
         self._log = place / "worker.log"
         settings = {
@@ -42,7 +42,7 @@ class Worker:
             "worker.rpc.bind.host": "127.0.0.1",
             "worker.rpc.port": 0,
             "worker.web.port": 0,
-        }
+        } | {name.replace("__", "."): value for name, value in more.items()}
         options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
         self.windows = str(place / "windows")
         with self._log.open("w") as log:

@@ -16,6 +16,8 @@
 //! A pool's mapping may be memory that other processes can look at (`shared.rs`). To them a [`Window`] is what a pool is here: it
 //! makes the same [`Span`]s, of memory that they can only read.
 //!
+//! A GPU's driver may register that memory, too, so that the GPU reads it by itself ([`Registrable`]).
+//!
 //! On a machine with several NUMA nodes the mapping is spread over those that the process runs on (`numa.rs`).
 //!
 //! A frame that is free can be lent to the kernel ([`SpanMut::lend`]): it counts as used, and its memory is free for something
@@ -37,6 +39,7 @@ mod pages;
 mod place;
 mod pool;
 mod region;
+mod registrable;
 mod shared;
 mod span;
 mod sync;
@@ -46,6 +49,7 @@ pub use frames::{FRAME_SIZE, MIN_EXTENT};
 pub use pages::PageKind;
 pub use place::Place;
 pub use pool::{Occupancy, Pool, PoolError, PoolOptions};
+pub use registrable::Registrable;
 pub use shared::Sharing;
 pub use span::{LentFrame, Span, SpanMut, Spans};
 pub use window::Window;

@@ -230,6 +230,14 @@ impl Extent {
         }
     }
 
+    /// The mapping of another process's memory that it lies in.
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        match &self.owner {
+            Owner::Pool { .. } => None,
+            Owner::Other { _region: region, .. } => Some(region),
+        }
+    }
+
     /// Where it lies in its pool.
     pub(crate) fn slot(&self) -> Option<Slot> {
         match &self.owner {

@@ -10,6 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub(crate) struct Region {
     base: NonNull<u8>,
     length: usize,
+    /// Whether its pages are the same memory for as long as it is mapped.
+    is_steady: bool,
 }
 
 // SAFETY: the region is plain memory that stays mapped until drop; its holder sees to it which thread may access which
@@ -45,7 +47,17 @@ impl Region {
     }
 
     fn at(base: *mut u8, length: usize) -> rustix::io::Result<Self> {
-        NonNull::new(base).map(|base| Self { base, length }).ok_or(rustix::io::Errno::NOMEM)
+        NonNull::new(base).map(|base| Self { base, length, is_steady: false }).ok_or(rustix::io::Errno::NOMEM)
+    }
+
+    /// It, and whether nobody can put other pages in the place of its own.
+    pub(crate) fn steady(mut self, is_steady: bool) -> Self {
+        self.is_steady = is_steady;
+        self
+    }
+
+    pub(crate) fn is_steady(&self) -> bool {
+        self.is_steady
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {

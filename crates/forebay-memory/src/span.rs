@@ -14,6 +14,7 @@ use crate::frames::Slot;
 use crate::place::Place;
 use crate::pool::{Extent, Pool, PoolError};
 use crate::region::Region;
+use crate::registrable::Registrable;
 
 /// The views that together make up one read: one in most cases, two where a read crosses from run to run.
 pub type Spans = SmallVec<[Span; 2]>;
@@ -204,6 +205,12 @@ impl Span {
         let offset = self.extent.slot()?.offset() + self.start;
         // At most an extent: far less than 4 GiB.
         Some(Place { offset: offset as u64, length: self.len() as u32 })
+    }
+
+    /// The mapping that the bytes lie in, where a device may register it: that of another process's memory, whose pages stay.
+    #[must_use]
+    pub fn registrable(&self) -> Option<Registrable> {
+        Registrable::of(self.extent.region()?)
     }
 
     /// Memory that the extent takes from its pool, in bytes; of another process's, the bytes that it lends.

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use rustix::fs::SealFlags;
 use rustix::mm::{Advice, ProtFlags};
 
 use crate::place::Place;
@@ -37,7 +38,7 @@ impl Window {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let length = usize::try_from(length).map_err(|_| io::ErrorKind::InvalidData)?;
-        let region = Region::shared(memory, length, ProtFlags::READ)?;
+        let region = Region::shared(memory, length, ProtFlags::READ)?.steady(keeps_its_pages(memory));
         // A core dump of this process is not to hold the other's memory. It is as good a window where that cannot be had.
         // SAFETY: the range is the whole mapping; its bytes and its protection stay as they are.
         let _ = unsafe { rustix::mm::madvise(region.base().as_ptr().cast(), length, Advice::LinuxDontDump) };
@@ -66,6 +67,15 @@ impl Window {
         let base = unsafe { self.region.base().add(start) };
         Some(Span::lent(Extent::lent(base, place.length, Arc::clone(&self.region), lease)))
     }
+}
+
+/// Whether nobody can take pages out of the file, to have others in their place later: its seals say so. A file of tmpfs has none, and the
+/// process that it belongs to may lend its memory to the kernel ([`SpanMut::lend`](crate::SpanMut::lend)).
+fn keeps_its_pages(memory: BorrowedFd<'_>) -> bool {
+    // Neither may be punched into: the kernel refuses that with either seal.
+    let unwritten = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
+    rustix::fs::fcntl_get_seals(memory)
+        .is_ok_and(|seals| seals.contains(SealFlags::SHRINK) && seals.intersects(unwritten))
 }
 
 // Miri knows no memory that processes share.

@@ -129,6 +129,13 @@ impl From<PathError> for Error {
     }
 }
 
+impl From<forebay_cuda::Error> for Error {
+    fn from(error: forebay_cuda::Error) -> Self {
+        // Its words end with what to do, where something is to be done.
+        Self { class: ErrorClass::System, errno: error.errno(), what: error.to_string(), next: None, path: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use forebay_types::FsPath;

@@ -6,6 +6,7 @@
 //! * [`Settings`]: what a session is made from, which is all of it that crosses to another process;
 //! * [`Session`]: a client of workers, or of a worker in this process; names, listings and open files;
 //! * [`Read`] and [`CallerMemory`]: any number of reads in one call, into memory of the caller's;
+//! * [`DeviceRead`]: reads into memory of a GPU, which copies by itself what has come while more is read;
 //! * [`Writer`], and the session's changes: files are written whole and copied, names removed, directories made;
 //! * [`Range`]: what a program announces that it will read;
 //! * [`View`]: bytes where they lie in the cache, which stay as they are for as long as there is the view;
@@ -20,6 +21,8 @@
 mod batch;
 mod caller_memory;
 mod changes;
+mod device;
+mod devices;
 mod error;
 pub mod fork;
 mod handles;
@@ -35,6 +38,8 @@ mod walk;
 
 pub use caller_memory::CallerMemory;
 pub use changes::{Existing, Writer};
+pub use device::{DeviceRead, DeviceStream};
+pub use devices::count as count_devices;
 pub use error::{Error, ErrorClass};
 pub use forebay_client::{FetchTo, OpenFile};
 pub use session::{Place, Range, Read, Session};

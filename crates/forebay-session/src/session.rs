@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::batch::{self, Gap};
 use crate::caller_memory::CallerMemory;
+use crate::devices::Devices;
 use crate::error::Error;
 use crate::fork;
 use crate::handles::Handles;
@@ -64,6 +65,7 @@ pub struct Session {
     in_flight: Arc<Semaphore>,
     pub(crate) writing: Arc<Writing>,
     views: Arc<ViewBudget>,
+    pub(crate) devices: Devices,
 }
 
 /// A read that has to wait, and its place in the batch.
@@ -110,7 +112,8 @@ impl Session {
         let writing = Arc::new(Writing::new(&config));
         let (node, client) = NodeThread::start(builder, state).await?;
         let in_flight = batch::in_flight();
-        Ok(Arc::new(Self { client, node, handles: Handles::default(), in_flight, writing, views }))
+        let (handles, devices) = (Handles::default(), Devices::default());
+        Ok(Arc::new(Self { client, node, handles, in_flight, writing, views, devices }))
     }
 
     /// What `path` is. With `revalidate`, the origin is asked whatever a cache says.
@@ -313,7 +316,7 @@ impl Session {
     }
 
     /// The file at `path`, where `stale` is not any more. Another read of the batch may have asked already.
-    async fn renewed(&self, path: &[u8], stale: &OpenFile) -> Result<Arc<OpenFile>, Error> {
+    pub(crate) async fn renewed(&self, path: &[u8], stale: &OpenFile) -> Result<Arc<OpenFile>, Error> {
         if let Some(newer) = self.handles.get(path, Instant::now()).filter(|known| known.id() != stale.id()) {
             return Ok(newer);
         }
@@ -392,12 +395,13 @@ impl Session {
     /// Ends the session. Handles that are still open fail from now on; views stay.
     pub async fn close(self: Arc<Self>) -> Result<(), Error> {
         self.handles.clear();
+        self.devices.close().await;
         self.node.close().await;
         Ok(())
     }
 
     /// The file at `path`, as it was found within the time for which that may be believed.
-    async fn known(&self, path: &[u8]) -> Result<Arc<OpenFile>, Error> {
+    pub(crate) async fn known(&self, path: &[u8]) -> Result<Arc<OpenFile>, Error> {
         match self.handles.get(path, Instant::now()) {
             Some(file) => Ok(file),
             None => Ok(self.look_up(path, false).await?.0),
@@ -430,6 +434,6 @@ pub(crate) fn of_path(failure: Failure, path: &[u8]) -> Error {
     Error::from(failure).about(path)
 }
 
-fn of_version(failure: Failure, file: &OpenFile) -> Error {
+pub(crate) fn of_version(failure: Failure, file: &OpenFile) -> Error {
     of_path(failure, &file.version().path)
 }

@@ -104,3 +104,26 @@ fn a_shared_pool_is_backed_by_memory_from_the_start_where_that_is_asked() {
     assert!(blocks * 512 >= prewarm.as_u64(), "{blocks} blocks");
     assert!(pool.warm_up(ByteSize::gib(1), || true).is_ok(), "no further than its end");
 }
+
+#[test]
+fn a_device_may_register_memory_whose_pages_stay_and_no_other() {
+    let pool = pool(Sharing::Always);
+    let window = window(&pool);
+    let span = filled(&pool, 1000);
+    // Of this process's own pool, which may lend frames.
+    assert!(span.registrable().is_none() && span.copied().unwrap().registrable().is_none());
+    let seen = window.span(span.place().unwrap(), Arc::new(())).unwrap();
+    let registrable = seen.registrable().unwrap();
+    assert_eq!(registrable.length() as u64, pool.capacity().as_u64());
+    assert_eq!(registrable.base().as_ptr() as usize + span.place().unwrap().offset as usize, seen.as_ptr() as usize);
+    drop(window);
+    assert!(!registrable.is_alone());
+    drop(seen);
+    assert!(registrable.is_alone());
+    // A file that anybody may cut or punch.
+    let file = rustix::fs::memfd_create(c"open", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 1 << 20).unwrap();
+    let open = Window::map(std::os::fd::AsFd::as_fd(&file), 1 << 20).unwrap();
+    let seen = open.span(Place { offset: 0, length: 100 }, Arc::new(())).unwrap();
+    assert!(seen.registrable().is_none());
+}
