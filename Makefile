@@ -89,7 +89,7 @@ bench: setup ## Measure this machine, about an hour: the tables of docs/benchmar
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
 	"$(BINARIES)/forebay-bench" $(ARGS)
 
-packages: ## target/packages: the .deb and the .rpm
+packages: ## target/packages: .deb and .rpm of the program, of the C library and of what one compiles with
 	@scripts/packages.sh
 
 image: ## target/image: the container image, as a file for sites without a registry (buildah, mmdebstrap)

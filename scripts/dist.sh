@@ -2,12 +2,20 @@
 # Builds the program as packages, images and releases have it, and prints where it is: stripped, with the list of its
 # dependencies in it (`cargo audit bin` reads it), and the same bytes from the same commit in whatever directory it is built.
 #
-#     scripts/dist.sh [TARGET_DIRECTORY]      (target/dist)
+#     scripts/dist.sh [--libraries] [TARGET_DIRECTORY]      (target/dist)
+#
+# With --libraries, the C library and that of the model streamer are beside it: libforebay_c.so, whose soname is libforebay.so.0, and
+# libforebay_streamer.so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/tools.sh
 source scripts/tools.sh
 
+libraries=
+if [[ ${1:-} == --libraries ]]; then
+    libraries=1
+    shift
+fi
 need cargo-auditable 0.7.7 "lists in the program what it was built from"
 
 CARGO_TARGET_DIR=$(realpath -m "${1:-target/dist}")
@@ -26,5 +34,14 @@ CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f'; echo "${flags[*]}")
 CFLAGS="${CFLAGS:-} ${cflags[*]}" CXXFLAGS="${CXXFLAGS:-} ${cflags[*]}"
 export CARGO_ENCODED_RUSTFLAGS CFLAGS CXXFLAGS
 
-cargo auditable build --config "$PWD/scripts/dist.toml" --release --locked --bin forebay >&2
+options=(--config "$PWD/scripts/dist.toml" --release --locked)
+cargo auditable build "${options[@]}" --bin forebay >&2
+# library PACKAGE SONAME: as a library of C alone, which link-time optimisation takes; what Rust links with as well, it does not.
+library() {
+    cargo auditable rustc "${options[@]}" --package "$1" --lib --crate-type cdylib -- "-Clink-arg=-Wl,-soname,$2" >&2
+}
+if [[ -n $libraries ]]; then
+    library forebay-c libforebay.so.0
+    library forebay-streamer libforebay_streamer.so
+fi
 echo "$CARGO_TARGET_DIR/release/forebay"

@@ -330,6 +330,11 @@ def tried(built: pathlib.Path, interpreter: str) -> int:
         if "read through the cache" not in said:
             print(f"python: the example of the README printed {said!r}")
             return 1
+        # What a program that loads models does, which does not know the package.
+        library = subprocess.run([python, "-m", "forebay.streamer"], capture_output=True, text=True, check=True).stdout.strip()
+        loads = "import ctypes, sys; assert ctypes.CDLL(sys.argv[1]).runai_file_streamer_start(None) != 0"
+        subprocess.run([python, "-I", "-c", loads, library], check=True)
+        print(f"python: STREAMER_LIBRARY={library}")
         took = "import time; began = time.perf_counter(); import forebay; print(round((time.perf_counter() - began) * 1000))"
         times = [int(subprocess.run([python, "-c", took], capture_output=True, text=True, check=True).stdout) for _ in range(5)]
         print(f"python: the example of the README works; import takes {sorted(times)[2]} ms, the median of five")

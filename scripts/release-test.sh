@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Tries each file of `make release`: checksums and signature, also of what was changed on the way; the package in a Debian, the
-# .rpm in an empty root, the image from its file, the chart. `make test-release`.
+# Tries each file of `make release`: checksums and signature, also of what was changed on the way; the packages in a Debian, the
+# .rpms in an empty root, the image from its file, the chart. `make test-release`.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/tools.sh
 source scripts/tools.sh
-need_command rpm rpm "installs the .rpm into an empty root"
+need_command rpm rpm "installs the .rpms into an empty root"
+need_command cc build-essential "compiles an example in C with the library"
 
 files=$PWD/target/release-files
 [[ -s $files/SHA256SUMS ]] || { echo "there is no release in target/release-files: make release" >&2; exit 1; }
@@ -41,15 +42,22 @@ ok "the list of parts names them"
 mkdir -p "$work/root"
 rpm --root "$work/root" --initdb
 rpm --root "$work/root" --install --nodeps --noscripts "$files"/*.rpm
-rpm --root "$work/root" --verify --nodeps --nouser --nogroup forebay
-for file in usr/bin/forebay usr/sbin/mount.forebay usr/lib/systemd/system/forebay-worker.service usr/share/forebay/forebay.toml; do
-    [[ -s $work/root/$file ]] || bad "the .rpm has no /$file"
+rpm --root "$work/root" --verify --nodeps --nouser --nogroup forebay forebay-libs forebay-devel
+for file in usr/bin/forebay usr/sbin/mount.forebay usr/lib/systemd/system/forebay-worker.service usr/share/forebay/forebay.toml \
+    usr/lib64/libforebay.so.0 usr/lib64/forebay/libforebay_streamer.so usr/lib64/libforebay.so usr/include/forebay.h; do
+    [[ -s $work/root/$file ]] || bad "the .rpms have no /$file"
 done
 "$work/root/usr/bin/forebay" version >/dev/null
 for name in prein postin preun postun; do
-    rpm --query --package --queryformat "%{$name}" "$files"/*.rpm | sed 's/^(none)$//' | sh -n
+    rpm --query --package --queryformat "%{$name}" "$files"/forebay-[0-9]*.rpm | sed 's/^(none)$//' | sh -n
 done
-ok "the .rpm installs into an empty root"
+cc -std=c99 -I "$work/root/usr/include" crates/forebay-c/examples/read.c -L "$work/root/usr/lib64" -lforebay -o "$work/read"
+mkdir "$work/origin"
+echo hello >"$work/origin/small"
+: >"$work/empty.toml"
+said=$(FOREBAY_CONFIG=$work/empty.toml LD_LIBRARY_PATH=$work/root/usr/lib64 "$work/read" "$work/origin" /small)
+grep -qx hello <<<"$said" || bad "an example that is linked with the .rpm's library does not read: $said"
+ok "the .rpms install into an empty root, and a program is linked with their library"
 
 mkdir -p target/packages target/image
 rm -f target/packages/*.deb target/image/*.tar

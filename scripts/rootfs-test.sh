@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Tries the .deb of `make packages` in a Debian of its own with systemd as process 1: installs it, runs its units, kills what
-# runs, upgrades under a reader, mounts from /etc/fstab, follows docs/guides/packages.md, and purges it. Needs root and
-# mmdebstrap, and no network once the system is made. `make test-packages`.
+# Tries the .debs of `make packages` in a Debian of its own with systemd as process 1: installs the program, runs its units, kills what
+# runs, upgrades under a reader, mounts from /etc/fstab, compiles and runs the examples in C with the library that is installed, follows
+# docs/guides/packages.md, and purges all of it. Needs root and mmdebstrap, and no network once the system is made.
+# `make test-packages`.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "$0")/.."
@@ -18,8 +19,13 @@ fi
 need_command mmdebstrap mmdebstrap "makes the system that the package is installed on"
 need_command dpkg-deb dpkg "makes an older version of the package, to upgrade from"
 need_command ip iproute2 "brings up the loopback interface of the system"
-debs=(target/packages/*.deb)
-[[ ${#debs[@]} -eq 1 ]] || { echo "there is no one .deb in target/packages: make packages" >&2; exit 1; }
+# The system has no compiler: it would be larger than all the rest of it.
+need_command cc build-essential "compiles the examples in C"
+need_command pkg-config pkgconf "tells what they are linked with"
+debs=(target/packages/forebay_*.deb)
+libraries=(target/packages/libforebay0_*.deb target/packages/libforebay-dev_*.deb)
+[[ ${#debs[@]} -eq 1 && ${#libraries[@]} -eq 2 ]] ||
+    { echo "there is not one .deb of each kind in target/packages: make packages" >&2; exit 1; }
 
 work=$(mktemp -d)
 root=$work/root
@@ -70,6 +76,8 @@ make_older() {
     # It is installed once: compressing it takes longer.
     dpkg-deb -Znone --root-owner-group --build "$work/older" "$root/root/older.deb" >/dev/null
     cp "${debs[0]}" "$root/root/forebay.deb"
+    cp "${libraries[0]}" "$root/root/libforebay0.deb"
+    cp "${libraries[1]}" "$root/root/libforebay-dev.deb"
 }
 
 make_bucket() {
@@ -310,6 +318,66 @@ a_bucket_of_its_own_is_a_unit() {
 }
 inactive() { [[ $(property "$1" ActiveState) == inactive ]]; }
 
+# with_library NAME OPTION...: compiles what comes in as /root/NAME, with the header and the library that are installed in there.
+with_library() {
+    local name=$1
+    shift
+    cc -std=gnu99 -Wall -Wextra -Werror -I "$root/usr/include" -x c - -x none -o "$root/root/$name" -L "$root${library%/*}" "$@"
+}
+# The path of the library in there, as the loader knows it.
+installed_library() { rootfs_run ldconfig --print-cache | sed -nE 's/.*libforebay\.so\.0 .*=> //p'; }
+# No settings of the machine's.
+as_a_program() { rootfs_run env FOREBAY_CONFIG=/root/empty.toml "$@"; }
+
+programs_in_c_are_compiled_with_the_library_and_read_and_write() {
+    local library options said example
+    rootfs_run apt-get install --yes --quiet /root/libforebay0.deb /root/libforebay-dev.deb
+    library=$(installed_library)
+    [[ $library == /* ]]
+    options=$(PKG_CONFIG_LIBDIR=$root${library%/*}/pkgconfig pkg-config --libs forebay)
+    for example in read write; do
+        # shellcheck disable=SC2086
+        with_library "$example" $options <"$root/usr/share/doc/libforebay-dev/examples/$example.c"
+    done
+    rootfs_run sh -c ': > /root/empty.toml && mkdir -p /srv/written'
+    said=$(as_a_program /root/read /srv/data /small)
+    grep -x hello <<<"$said"
+    said=$(as_a_program /root/write /srv/written /deep/file)
+    grep -x 'it is there already' <<<"$said"
+    rootfs_run sh -c '[ "$(wc -l < /srv/written/deep/file)" = 1000 ]'
+    # Nobody needs what is there to compile with.
+    rootfs_run apt-get purge --yes --quiet libforebay-dev
+    as_a_program /root/read /srv/data /small >/dev/null
+}
+
+a_process_loads_the_library_of_the_model_streamer() {
+    local library
+    library=$(installed_library)
+    with_library streamer <<'PROGRAM'
+#include <dlfcn.h>
+#include <stdio.h>
+
+int main(int count, char **arguments) {
+    void *library = count == 2 ? dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (library == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    int (*start)(void **) = (int (*)(void **))dlsym(library, "runai_file_streamer_start");
+    void (*end)(void *) = (void (*)(void *))dlsym(library, "runai_file_streamer_end");
+    void *streamer = NULL;
+    if (start == NULL || end == NULL || start(&streamer) != 0 || streamer == NULL) {
+        return 1;
+    }
+    end(streamer);
+    return 0;
+}
+PROGRAM
+    as_a_program /root/streamer "${library%/*}/forebay/libforebay_streamer.so"
+    rootfs_run apt-get purge --yes --quiet libforebay0
+    [[ -z $(installed_library) ]]
+}
+
 a_purge_leaves_nothing_that_runs_and_no_configuration() {
     rootfs_run apt-get purge --yes --quiet forebay
     rootfs_run sh -c '! pgrep -x forebay'
@@ -324,7 +392,8 @@ a_purge_leaves_nothing_that_runs_and_no_configuration() {
 
 the_guide_does_what_it_says() {
     scripts/guide.py docs/guides/packages.md packages \
-        "s3://bucket/prefix=file:///srv/data" "./forebay_*.deb=/root/forebay.deb" >"$root/root/guide.sh"
+        "s3://bucket/prefix=file:///srv/data" "./forebay_*.deb=/root/forebay.deb" \
+        "./libforebay0_*.deb=/root/libforebay0.deb" "./libforebay-dev_*.deb=/root/libforebay-dev.deb" >"$root/root/guide.sh"
     rootfs_run rm -rf /etc/forebay /mnt/data /mnt/fstab
     rootfs_run bash /root/guide.sh
 }
@@ -347,6 +416,8 @@ try a_restart_under_a_reader_keeps_what_is_open_and_a_stop_unmounts
 try a_restart_whose_start_fails_for_good_leaves_no_dead_mount
 try a_line_of_fstab_mounts_a_bucket
 try a_bucket_of_its_own_is_a_unit
+try programs_in_c_are_compiled_with_the_library_and_read_and_write
+try a_process_loads_the_library_of_the_model_streamer
 try a_purge_leaves_nothing_that_runs_and_no_configuration
 try the_guide_does_what_it_says
 echo "$passed passed, $failed failed"

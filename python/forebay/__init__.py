@@ -17,6 +17,7 @@ from forebay._client import Client, File  # noqa: E402
 from forebay._entry import Entry  # noqa: E402
 from forebay._native import View, __version__  # noqa: E402
 from forebay._prefetch import Prefetch  # noqa: E402
+from forebay._streamer import streamer_library  # noqa: E402
 from forebay._upload import Upload  # noqa: E402
 
-__all__ = ["Client", "Entry", "File", "Prefetch", "Upload", "View", "__version__"]
+__all__ = ["Client", "Entry", "File", "Prefetch", "Upload", "View", "__version__", "streamer_library"]

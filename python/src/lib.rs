@@ -8,7 +8,8 @@
 //! * `values.rs`, `errors.rs`: paths, entries and exceptions;
 //! * `log.rs`: what happens, for the thread that hands it to Python's `logging`.
 //!
-//! The classes here are for the Python code in `forebay/` alone, which is the API.
+//! The classes here are for the Python code in `forebay/` alone, which is the API. Beside them the library exports the C functions of
+//! `forebay-streamer`, for Run:ai's model streamer (`forebay.streamer_library()`): a wheel has the client once, and so has a process.
 
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
@@ -24,6 +25,8 @@ mod values;
 mod view;
 mod writer;
 
+// To link it: a crate that nothing names is left out, and so would be what it exports.
+use forebay_streamer as _;
 use pyo3::prelude::*;
 
 /// In a forked child: its random numbers are no longer its parent's.

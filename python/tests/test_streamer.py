@@ -1,4 +1,4 @@
-"""`libforebay_streamer.so`, in the place of Run:ai's, by both of its interfaces."""
+"""`libforebay_streamer.so` and the native module, in the place of Run:ai's library, by both of its interfaces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forebay
 import pytest
 
+from .conftest import SMALL
 from .test_cluster import Worker
 from .test_cluster import worker as worker
 
@@ -28,8 +30,10 @@ class Device(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int)]
 
 
-@pytest.fixture
-def library() -> str:
+@pytest.fixture(params=["of its own", "of the wheel"])
+def library(request: pytest.FixtureRequest) -> str:
+    if request.param == "of the wheel":
+        return forebay.streamer_library()
     path = os.environ.get("PYTHON_TESTS_STREAMER")
     if not path:
         pytest.skip("libforebay_streamer.so is not built: PYTHON_TESTS_STREAMER does not name it")
@@ -314,4 +318,42 @@ def test_the_streamers_own_tests_pass(library: str, is_earlier: bool) -> None:
     variables = os.environ | {"STREAMER_LIBRARY": library}
     command = [sys.executable, "-c", textwrap.dedent(THEIR_TESTS), place]
     ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_shell_is_told_where_the_library_is() -> None:
+    said = subprocess.run([sys.executable, "-m", "forebay.streamer"], capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == (forebay.streamer_library() + "\n", "")
+    assert os.path.isabs(forebay.streamer_library())
+
+
+def test_a_client_and_a_streamer_of_one_module_read_beside_each_other(origin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_STREAMER_UP", str(origin))
+    monkeypatch.setenv("FOREBAY_WORKER_MEMORY_SIZE", "64MiB")
+    wanted = (origin / "large").read_bytes()
+    with forebay.Client(up=origin, **SMALL) as client:
+        streamer = Streamer(forebay.streamer_library())
+        [whole] = buffers(len(wanted))
+        assert streamer.request([(origin / "large", [(0, whole)])])[0] == SUCCESS
+        assert client.read("/large") == wanted
+        assert streamer.response()[0] == SUCCESS
+        assert whole.raw == wanted
+        streamer.end()
+        assert client.read("/small") == (origin / "small").read_bytes()
+
+
+#: What a process does that loads models and has never heard of the package.
+WITHOUT_THE_PACKAGE = """
+    import ctypes, sys
+    library = ctypes.CDLL(sys.argv[1])
+    handle = ctypes.c_void_p()
+    assert library.runai_file_streamer_start(ctypes.byref(handle)) == 0
+    library.runai_file_streamer_end(handle)
+    assert not [name for name in sys.modules if name.startswith("forebay")]
+"""
+
+
+def test_the_module_is_a_library_to_who_does_not_import_it() -> None:
+    command = [sys.executable, "-I", "-c", textwrap.dedent(WITHOUT_THE_PACKAGE), forebay.streamer_library()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -29,6 +29,11 @@ typedef struct forebay_file forebay_file;
 typedef struct forebay_operation forebay_operation;
 
 /*
+ A file that is being written. One thread at a time uses it.
+ */
+typedef struct forebay_upload forebay_upload;
+
+/*
  Bytes of a version of a file, to be read. They stay as they are until it is freed, and take memory from the cache until then. It does
  not outlive a fork: in the child there are no bytes.
  */
@@ -230,12 +235,80 @@ int forebay_wait(forebay_operation *operation,
                  size_t *got);
 
 /*
+ Has an eventfd(2) of the caller's told when an operation has ended: 1 is added to it then, or at once if it has. From then on
+ forebay_wait does not return 1. So a program waits for reads and for whatever else it polls. Many operations may have the same eventfd,
+ and it may be closed at any time: the library has a descriptor of its own. An operation that is freed tells, too.
+
+ Returns 0, or a negative errno: -EBADF, or -EINVAL for a descriptor of something else.
+
+ # Safety
+ None but that the pointers are what they say.
+ */
+int forebay_notify(const forebay_operation *operation, int eventfd);
+
+/*
  Gives an operation up if it is under way, and frees it; NULL is none. When it returns, nothing writes to its memory any more.
 
  # Safety
  `operation` is of forebay_begin or forebay_prefetch, and is not used any more.
  */
 void forebay_operation_free(forebay_operation *operation);
+
+/*
+ Makes `path` a file of these bytes: it appears, or is replaced, whole or not at all. With `only_new` it is refused if there is such a
+ name. `entry`, which may be NULL, is told what the file is then. When it returns, nothing reads the memory any more.
+
+ Returns 0, or a negative errno: -EEXIST, -EISDIR, and -EROFS where nothing may be written.
+
+ # Safety
+ `path` ends with a NUL, and there are so many bytes.
+ */
+int forebay_put(const forebay_client *client,
+                const char *path,
+                const void *bytes,
+                size_t length,
+                bool only_new,
+                forebay_entry *entry);
+
+/*
+ Begins to write the file `path`, from its beginning to its end. Nobody sees anything of it before forebay_finish. With `only_new` it is
+ refused if there is such a name. It is freed by forebay_upload_free.
+
+ Returns 0, or a negative errno, as forebay_put.
+
+ # Safety
+ `path` ends with a NUL.
+ */
+int forebay_create(const forebay_client *client, const char *path, bool only_new, forebay_upload **upload);
+
+/*
+ Adds bytes at the end. It returns when they are copied, and waits while `write.memory` is full: they may be on their way then, and what
+ keeps them from arriving fails a later call. After a failure the file is given up.
+
+ Returns 0, or a negative errno: -EFBIG.
+
+ # Safety
+ There are so many bytes.
+ */
+int forebay_write(const forebay_upload *upload, const void *bytes, size_t length);
+
+/*
+ Completes a file: it is there, whole, when this returns 0. `entry`, which may be NULL, is told what it is.
+
+ Returns 0, or a negative errno: the file is what it was before, unless the answer was lost.
+
+ # Safety
+ None but that the pointers are what they say.
+ */
+int forebay_finish(const forebay_upload *upload, forebay_entry *entry);
+
+/*
+ Frees an upload; NULL is none. A file that is not finished is given up: it never was.
+
+ # Safety
+ `upload` is of forebay_create, and is not used any more.
+ */
+void forebay_upload_free(forebay_upload *upload);
 
 /*
  Shows `length` bytes of a file, fewer only at its end, where they lie in memory of this process or of a worker on this host. If they

@@ -3,6 +3,8 @@
 //! * `client.rs`: clients, names and listings;
 //! * `file.rs`: files that are open;
 //! * `read.rs`: reads into memory of the caller's, waited for or under way, and ranges that are fetched ahead;
+//! * `ending.rs`: eventfds that are told of the end of what is under way;
+//! * `write.rs`: files that are written, in one call or piece by piece;
 //! * `view.rs`: bytes where they lie in the cache;
 //! * `error.rs`: what a call returns, and the words for it;
 //! * `arguments.rs`: pointers of C, looked at.
@@ -15,13 +17,16 @@
 
 mod arguments;
 mod client;
+mod ending;
 mod error;
 mod file;
 mod read;
 mod view;
+mod write;
 
 pub use client::*;
 pub use error::*;
 pub use file::*;
 pub use read::*;
 pub use view::*;
+pub use write::*;

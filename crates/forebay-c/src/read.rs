@@ -1,6 +1,7 @@
 //! Reads into memory of the caller's, waited for or under way, and ranges that are fetched ahead.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_session::fork::OfProcess;
@@ -8,13 +9,16 @@ use forebay_session::runtime::{runtime, wait};
 use forebay_session::{Error, FetchTo, Place, Range};
 use tokio::task::JoinHandle;
 
-use crate::arguments::{array, given, hand_out, memory, take_back, text};
+use crate::arguments::{array, given, hand_out, live, memory, take_back, text};
 use crate::client::Client;
+use crate::ending::{AtEnd, Ending, own};
 use crate::error::{answer, outcome};
 use crate::file::File;
 
 /// What forebay_wait says of an operation that has not ended.
 const UNDER_WAY: c_int = 1;
+/// So many milliseconds are as many as it takes.
+const UNLIMITED: i64 = -1;
 
 /// A range of a file, and memory for it. Of `file` and `path` one is given, and the other is NULL.
 #[repr(C)]
@@ -39,6 +43,8 @@ struct Running {
     task: Option<JoinHandle<Result<Vec<usize>, Error>>>,
     /// What came of it then: how many bytes each read got.
     outcome: Result<Vec<usize>, Error>,
+    /// Of the task.
+    ending: Arc<Ending>,
 }
 
 /// Carries out `count` reads, which must not overlap in memory. Each fills its memory, and gets fewer bytes only at the end of its file;
@@ -133,6 +139,23 @@ pub unsafe extern "C" fn forebay_wait(operation: Option<&mut Operation>, millise
     })
 }
 
+/// Has an eventfd(2) of the caller's told when an operation has ended: 1 is added to it then, or at once if it has. From then on
+/// forebay_wait does not return 1. So a program waits for reads and for whatever else it polls. Many operations may have the same eventfd,
+/// and it may be closed at any time: the library has a descriptor of its own. An operation that is freed tells, too.
+///
+/// Returns 0, or a negative errno: -EBADF, or -EINVAL for a descriptor of something else.
+///
+/// # Safety
+/// None but that the pointers are what they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_notify(operation: Option<&Operation>, eventfd: c_int) -> c_int {
+    outcome(|| {
+        let running = live(&given(operation, "operation")?.0, "operation")?;
+        running.ending.tell(own(eventfd)?);
+        Ok(())
+    })
+}
+
 /// Gives an operation up if it is under way, and frees it; NULL is none. When it returns, nothing writes to its memory any more.
 ///
 /// # Safety
@@ -150,8 +173,14 @@ fn begin(
     work: impl Future<Output = Result<Vec<usize>, Error>> + Send + 'static,
     place: &mut *mut Operation,
 ) -> Result<(), Error> {
-    let task = runtime()?.spawn(work);
-    let running = Running { task: Some(task), outcome: Ok(Vec::new()) };
+    let ending = Arc::new(Ending::default());
+    let at_end = AtEnd::of(&ending);
+    let task = runtime()?.spawn(async move {
+        // Dropped after the work, which writes to no memory then.
+        let _at_end = at_end;
+        work.await
+    });
+    let running = Running { task: Some(task), outcome: Ok(Vec::new()), ending };
     hand_out(Operation(OfProcess::new(running)), place);
     Ok(())
 }
@@ -162,6 +191,8 @@ impl Running {
     /// # Errors
     /// Its own.
     fn ended(&mut self, milliseconds: i64) -> Result<Option<&[usize]>, Error> {
+        // Who was told of the end may be here before the task is gone.
+        let milliseconds = if self.ending.is_over() { UNLIMITED } else { milliseconds };
         if let Some(task) = &mut self.task {
             let ended = match u64::try_from(milliseconds) {
                 Ok(milliseconds) => {
@@ -225,5 +256,68 @@ unsafe fn put(counts: &[usize], got: *mut usize) {
     if !got.is_null() {
         // SAFETY: as demanded; it is not memory of the library's.
         unsafe { std::ptr::copy_nonoverlapping(counts.as_ptr(), got, counts.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    fn begun(work: impl Future<Output = Result<Vec<usize>, Error>> + Send + 'static) -> *mut Operation {
+        let mut operation = std::ptr::null_mut();
+        begin(work, &mut operation).unwrap();
+        operation
+    }
+
+    #[test]
+    fn an_operation_that_told_of_its_end_is_not_under_way_any_more() {
+        let told = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        for round in 0..200 {
+            let (ends, end) = tokio::sync::oneshot::channel::<usize>();
+            let operation = begun(async move {
+                match end.await {
+                    Ok(got) => Ok(vec![got]),
+                    Err(_) => panic!("for the test"),
+                }
+            });
+            // SAFETY: it is freed below.
+            assert_eq!(unsafe { forebay_notify(operation.as_ref(), told.as_raw_fd()) }, 0);
+            if round % 10 == 9 {
+                drop(ends);
+            } else {
+                ends.send(round).unwrap();
+            }
+            let mut count = [0_u8; 8];
+            rustix::io::read(&told, &mut count).unwrap();
+            assert_eq!(u64::from_ne_bytes(count), 1);
+            let mut got = 0;
+            // SAFETY: as above, and there is one read.
+            let outcome = unsafe { forebay_wait(operation.as_mut(), 0, &mut got) };
+            let wanted = if round % 10 == 9 { (-libc::EIO, 0) } else { (0, round) };
+            assert_eq!((outcome, got), wanted);
+            // SAFETY: it is not used any more.
+            unsafe { forebay_operation_free(operation) };
+        }
+    }
+
+    #[test]
+    fn an_operation_that_is_given_up_tells_too() {
+        let told = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let operation = begun(std::future::pending());
+        // SAFETY: it is freed below.
+        assert_eq!(unsafe { forebay_notify(operation.as_ref(), told.as_raw_fd()) }, 0);
+        // SAFETY: as above; `got` may be NULL.
+        assert_eq!(unsafe { forebay_wait(operation.as_mut(), 0, std::ptr::null_mut()) }, UNDER_WAY);
+        // SAFETY: it is not used any more.
+        unsafe { forebay_operation_free(operation) };
+        let mut count = [0_u8; 8];
+        rustix::io::read(&told, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
+        // SAFETY: NULL is looked at.
+        assert_eq!(unsafe { forebay_notify(None, told.as_raw_fd()) }, -libc::EINVAL);
     }
 }

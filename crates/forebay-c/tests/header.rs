@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// In the order in which they are declared.
-const SOURCES: [&str; 5] = ["error", "client", "file", "read", "view"];
+const SOURCES: [&str; 6] = ["error", "client", "file", "read", "write", "view"];
 
 #[test]
 fn the_header_declares_what_the_library_has() {

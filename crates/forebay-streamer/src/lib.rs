@@ -1,6 +1,7 @@
 //! `libforebay_streamer.so`, which takes the place of `libstreamer.so` in Run:ai's model streamer: `STREAMER_LIBRARY` names it, and
 //! whatever loads models by `runai_model_streamer` (vLLM's and SGLang's load format `runai_streamer`) reads through Forebay with its
-//! command line unchanged, without a mount between.
+//! command line unchanged, without a mount between. The Python module has the functions, too (`python/src/lib.rs`), and is what a wheel
+//! gives for `STREAMER_LIBRARY`. This library is for processes without Python, and for packages.
 //!
 //! * `abi.rs`: the functions, those of 0.15.9 to 0.16 and those of 0.17, which have other names;
 //! * `streamer.rs`: submissions of ranges, and answers in the order in which ranges arrive;
