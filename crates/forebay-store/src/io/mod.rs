@@ -21,7 +21,9 @@ use std::sync::Arc;
 
 use crate::{IoBackend, StoreError};
 pub(crate) use traits::{DiskIo, Files, is_silent};
-pub(crate) use watch::{Limits, Watch, WatchStats};
+#[cfg(test)]
+pub(crate) use watch::Watch;
+pub(crate) use watch::{Limits, WatchStats};
 pub(crate) use write_buffer::{Page, WriteBuffer};
 
 /// Starts what reads and writes these files of a slab directory.
