@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod conformance;
+mod ending;
 #[cfg(test)]
 pub(crate) mod fake;
 mod front;
