@@ -62,7 +62,8 @@ etcd: {endpoints: ["$etcd"], trial: {enabled: false}}
 cluster: {name: proven}
 security: {mode: mtls, keySecret: "", workerSecret: worker-tls, coordinatorSecret: coordinator-tls, adminSecret: admin-tls}
 coordinator: {replicas: 1}
-worker: {replicas: 2, drainOnStop: true}
+# One worker has room for all of it, in memory: what is handed over faster than a disk takes it is evicted.
+worker: {replicas: 2, drainOnStop: true, memory: 192MiB}
 mount: {enabled: false}
 csi: {enabled: false}
 operator: {enabled: false, crds: false}

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use forebay_locks::Mutex;
 use forebay_memory::{Pool, Span, SpanMut, Spans};
@@ -27,8 +26,6 @@ use crate::{
 
 /// The part of memory that shows that it is going to be filled.
 const USED_PART: u64 = 10;
-/// How long closing waits for what the disks have. More than a disk takes that answers.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A block store. Clones are one store; when the last is dropped its tasks are stopped.
 #[derive(Clone)]
@@ -403,7 +400,7 @@ impl Store {
 
     /// Stops the store's tasks and waits for them. What is queued for disk and not written is lost: call
     /// [`Store::flush`] first to keep it. When this is the last clone, its directories are free for others afterwards,
-    /// or as soon as the last [`DiskSlice`] of them is dropped. A disk that hangs is waited for no longer than 5 s: what the
+    /// or as soon as the last [`DiskSlice`] of them is dropped. Each disk that hangs is waited for no longer than 5 s: what the
     /// kernel has of it keeps its memory, and its directory, until the kernel or the process has ended.
     pub async fn close(self) {
         let Self { tasks, core } = self;
@@ -421,11 +418,8 @@ impl Store {
             let (dir, extents) = (slab.dir.display(), slab.unburied());
             tracing::warn!(%dir, extents, "disk hangs: what was removed meanwhile is found on it again by a restart");
         }
-        // Dropping a slab waits for disk operations under way.
-        let dropping = tokio::task::spawn_blocking(move || drop(core));
-        if tokio::time::timeout(CLOSE_WITHIN, dropping).await.is_err() {
-            tracing::warn!("a disk hangs: what the kernel has of it is not waited for");
-        }
+        // Dropping a slab waits for disk operations under way, here or where the last clone is dropped.
+        let _ = tokio::task::spawn_blocking(move || drop(core)).await;
     }
 }
 

@@ -153,7 +153,7 @@ impl Client {
     }
 
     async fn ask(&self, memory: &Pool, index: u64, offset: u32, length: u32) -> Result<Reply, CallError> {
-        let into = memory.try_alloc(length as usize).unwrap();
+        let into = memory.alloc(length as usize, PATIENCE).await.unwrap();
         let request = Request::on_block(Op::Read, key(index), offset, length, PATIENCE);
         self.link.call(request, Some(into)).await
     }

@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod conformance;
+mod ending;
 #[cfg(test)]
 pub(crate) mod fake;
 mod front;
@@ -21,7 +22,9 @@ use std::sync::Arc;
 
 use crate::{IoBackend, StoreError};
 pub(crate) use traits::{DiskIo, Files, is_silent};
-pub(crate) use watch::{Limits, Watch, WatchStats};
+#[cfg(test)]
+pub(crate) use watch::Watch;
+pub(crate) use watch::{Limits, WatchStats};
 pub(crate) use write_buffer::{Page, WriteBuffer};
 
 /// Starts what reads and writes these files of a slab directory.

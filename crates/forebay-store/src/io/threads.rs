@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use forebay_locks::Mutex;
 
+use super::ending;
 use super::front::{Back, Front, Kind, Operation};
 use super::traits::Files;
 use super::watch::Limits;
@@ -29,7 +30,7 @@ pub(super) fn start(files: Files, dir: &Path, limits: Limits) -> io::Result<Fron
     Ok(Front::new(threads, THREADS, dir, limits))
 }
 
-/// The threads; dropping it waits for the operations under way.
+/// The threads; dropping it waits for the operations under way, unless the disk hangs.
 pub(super) struct Threads {
     operations: Option<mpsc::Sender<Operation>>,
     threads: Vec<JoinHandle<()>>,
@@ -47,7 +48,7 @@ impl Back for Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.operations = None;
-        self.threads.drain(..).for_each(|thread| _ = thread.join());
+        ending::join(self.threads.drain(..));
     }
 }
 

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 use rustix::event::EventfdFlags;
 
+use super::ending;
 use super::front::{Back, Front, Kind, Operation};
 use super::traits::Files;
 use super::watch::Limits;
@@ -37,7 +38,7 @@ pub(super) fn start(files: Files, dir: &Path, limits: Limits) -> io::Result<Fron
     Ok(Front::new(back, DEPTH, dir, limits))
 }
 
-/// The ring's other end; dropping it waits for the operations under way.
+/// The ring's other end; dropping it waits for the operations under way, unless the disk hangs.
 pub(super) struct Uring {
     operations: Option<mpsc::Sender<Operation>>,
     wake: Arc<OwnedFd>,
@@ -65,9 +66,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         self.operations = None;
         self.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        ending::join(self.thread.take());
     }
 }
 
