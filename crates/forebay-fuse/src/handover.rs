@@ -94,7 +94,7 @@ pub(crate) fn capture(
     let told = |inode: &Inode| inode.handed().or_else(|| inode.movable().map(|_| inode.without_draft()));
     let (state, inodes) = captured(files, virtual_files, agreed, told)?;
     let mut writers: HashMap<*const Inode, Vec<u64>> = HashMap::new();
-    let open = files.files.handed(|file| file.writers.is_some().then(|| Arc::as_ptr(&file.inode))).open;
+    let open = files.files.handed(|file| file.writers.is_some().then_some(Arc::as_ptr(&file.inode))).open;
     for (handle, inode) in open {
         inode.into_iter().for_each(|inode| writers.entry(inode).or_default().push(handle));
     }

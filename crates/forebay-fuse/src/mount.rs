@@ -356,12 +356,13 @@ impl Successor {
     /// [`MountError`].
     pub fn serve(self, given: Given, begins: impl FnOnce() -> Result<(), NotTaken>) -> Result<Mount, MountError> {
         let survival = self.options.survival.clone();
-        let (mut session, going_on, drafts) = self.resume(given)?;
+        let (mut session, going_on) = self.resume(given)?;
         if let Some(survival) = &survival
             && let Err(error) = keep(&mut session, &going_on.shared, survival)
         {
             warn!(%error, "the mount ends if this process is killed");
         }
+        let drafts = going_on.drafts.clone();
         let begins = || begins().inspect(|()| drafts.iter().for_each(|draft| draft.own()));
         let mount = going_on.serve(session, begins)?;
         info!(mountpoint = %mount.mountpoint.display(), written = drafts.len(), "taken over from another process");
@@ -377,7 +378,7 @@ impl Successor {
         let survival = self.options.survival.clone();
         let how = if was_left(&kept.memory) { "left it" } else { "died" };
         let Kept { connection, clones, .. } = kept;
-        let (mut session, going_on, _) = self.resume(Given { state, connection, written: Vec::new() })?;
+        let (mut session, going_on) = self.resume(Given { state, connection, written: Vec::new() })?;
         // On an older kernel no mount outlives a crash: the process before has answered all that it had taken.
         if session.agreed().kernel >= RESENDS {
             session.notifier().resend().map_err(MountError::io("have the kernel hand requests out again"))?;
@@ -396,8 +397,7 @@ impl Successor {
         Ok(mount)
     }
 
-    /// With what is open for writing.
-    fn resume(self, given: Given) -> Result<(Session<Dispatcher>, GoingOn, Vec<Arc<Draft>>), MountError> {
+    fn resume(self, given: Given) -> Result<(Session<Dispatcher>, GoingOn), MountError> {
         let Given { state, connection, written } = given;
         let Self { files, stale, runtime, mountpoint, options } = self;
         if entry_at(&mountpoint)?.is_none_or(|entry| entry.fs_type != FS_TYPE) {
@@ -414,7 +414,7 @@ impl Successor {
             // What is passed through is the other process's still: to drop `shared` must not end it.
             .inspect_err(|_| backings.end())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
-        Ok((session, GoingOn { shared, backings, stale, mountpoint, read_ahead: options.read_ahead }, drafts))
+        Ok((session, GoingOn { shared, backings, drafts, stale, mountpoint, read_ahead: options.read_ahead }))
     }
 }
 
@@ -422,6 +422,8 @@ impl Successor {
 struct GoingOn {
     shared: Arc<MountShared>,
     backings: Backings,
+    /// What is open for writing.
+    drafts: Vec<Arc<Draft>>,
     stale: (StaleNames, StaleQueue),
     mountpoint: PathBuf,
     read_ahead: ByteSize,
@@ -433,7 +435,7 @@ impl GoingOn {
         session: Session<Dispatcher>,
         begins: impl FnOnce() -> Result<(), NotTaken>,
     ) -> Result<Mount, MountError> {
-        let Self { shared, backings, stale, mountpoint, read_ahead } = self;
+        let Self { shared, backings, drafts: _, stale, mountpoint, read_ahead } = self;
         let mount = Mount::serve(session, Arc::clone(&shared), mountpoint, stale, begins);
         let mount = mount.inspect_err(|_| backings.end())?;
         set_read_ahead(&mount.mountpoint, read_ahead);

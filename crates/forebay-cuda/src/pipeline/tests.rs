@@ -53,7 +53,7 @@ fn carried_out(course: &Course) -> Outcome {
             queue.push(Reverse((now + course.pieces[piece].0, Happens::Come { slot, piece })));
         }
         outcome.most_at_once = outcome.most_at_once.max(busy.len());
-        assert!(!(pipeline.is_settled() && !copying.is_empty()), "it has settled while {copying:?} are copied");
+        assert!(!pipeline.is_settled() || copying.is_empty(), "it has settled while {copying:?} are copied");
         if pipeline.is_settled() {
             break;
         }

@@ -101,8 +101,7 @@ impl Fabric {
     /// When they ask for what cannot be had there.
     pub(crate) fn new(options: &VerbsOptions, device: &Device) -> Result<Self, forebay_verbs::Error> {
         let has_paths = device.check_path();
-        let this =
-            Self { asked: options.fabric, unacknowledged: options.unacknowledged, has_paths: has_paths.is_ok() };
+        let this = Self { asked: options.fabric, unacknowledged: options.unacknowledged, has_paths: has_paths.is_ok() };
         match this.path(this.mtu()).is_chosen() {
             true => has_paths.map(|()| this),
             false => Ok(this),

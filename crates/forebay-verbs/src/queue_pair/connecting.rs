@@ -62,8 +62,9 @@ impl QueuePair {
     fn take_over(&self, param: &mut sys::rdma_conn_param) -> Result<(), Error> {
         self.registration.domain().device().check_path()?;
         param.qp_num = self.number();
+        let id = self.id.id;
         // SAFETY: the id is alive and ours; the pair lives on, and is ended by us.
-        unsafe { (*self.id.id).qp = std::ptr::null_mut() };
+        unsafe { (*id).qp = std::ptr::null_mut() };
         Ok(())
     }
 

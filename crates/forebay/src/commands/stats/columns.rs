@@ -167,7 +167,7 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 63] = {
+const COLUMNS: [Column; 64] = {
     use Format::{Bytes, Count, Millis, Percent};
     use Section::{Ahead, Cache, Fuse, Hedge, Local, Meta, Object, Rdma, RemoteCache, S3, Usage};
     [
