@@ -69,7 +69,8 @@ scripts/library-packages.sh "$built" "$at" "$version" "$promised" >&2
 cargo generate-rpm --package crates/forebay --output "$at/" >&2
 cargo generate-rpm --package crates/forebay-c --variant libs --output "$at/" >&2
 cargo generate-rpm --package crates/forebay-c --variant devel --output "$at/" \
-    --set-metadata "requires = { forebay-libs = \"= $version\" }" >&2
+    --set-metadata "requires = { forebay-libs = \"= $version\" }" \
+    --set-metadata "provides = { \"pkgconfig(forebay)\" = \"= $version\" }" >&2
 
 if command -v lintian >/dev/null 2>&1; then
     lintian --fail-on error,warning "$at"/*.deb
