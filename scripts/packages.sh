@@ -45,6 +45,13 @@ for wanted in c.so:forebay_read c.so:forebay_put streamer.so:runai_request strea
         exit 1
     fi
 done
+for file in "$built"/libforebay_{c,streamer}.so; do
+    dynamic=$(readelf --wide --dynamic "$file")
+    if ! grep -q NODELETE <<<"$dynamic"; then
+        echo "packages: $file can be unloaded while its threads run" >&2
+        exit 1
+    fi
+done
 
 "$program" man "$at/man"
 gzip -9n "$at"/man/*.1

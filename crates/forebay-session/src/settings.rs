@@ -101,6 +101,14 @@ mod tests {
     }
 
     #[test]
+    fn a_coordinators_state_is_in_memory_unless_its_place_is_named() {
+        let named = |name: &str| {
+            Settings { more: vec![(name.to_owned(), "/srv".to_owned())], ..Settings::default() }.names_state()
+        };
+        assert!(named("coordinator.state_dir") && named("coordinator_state_dir") && !named("staging_dir"));
+    }
+
+    #[test]
     fn no_two_keys_are_the_same_identifier() {
         for key in KEYS {
             assert_eq!(key_named(&key.name.replace(['.', '-'], "_")), key.name);
