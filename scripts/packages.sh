@@ -45,6 +45,13 @@ for wanted in c.so:forebay_read c.so:forebay_put streamer.so:runai_request strea
         exit 1
     fi
 done
+for file in "$built"/libforebay_{c,streamer}.so; do
+    dynamic=$(readelf --wide --dynamic "$file")
+    if ! grep -q NODELETE <<<"$dynamic"; then
+        echo "packages: $file can be unloaded while its threads run" >&2
+        exit 1
+    fi
+done
 
 "$program" man "$at/man"
 gzip -9n "$at"/man/*.1
@@ -69,7 +76,8 @@ scripts/library-packages.sh "$built" "$at" "$version" "$promised" >&2
 cargo generate-rpm --package crates/forebay --output "$at/" >&2
 cargo generate-rpm --package crates/forebay-c --variant libs --output "$at/" >&2
 cargo generate-rpm --package crates/forebay-c --variant devel --output "$at/" \
-    --set-metadata "requires = { forebay-libs = \"= $version\" }" >&2
+    --set-metadata "requires = { forebay-libs = \"= $version\" }" \
+    --set-metadata "provides = { \"pkgconfig(forebay)\" = \"= $version\" }" >&2
 
 if command -v lintian >/dev/null 2>&1; then
     lintian --fail-on error,warning "$at"/*.deb

@@ -48,13 +48,18 @@ for file in usr/bin/forebay usr/sbin/mount.forebay usr/lib/systemd/system/foreba
     [[ -s $work/root/$file ]] || bad "the .rpms have no /$file"
 done
 "$work/root/usr/bin/forebay" version >/dev/null
-for name in prein postin preun postun; do
-    rpm --query --package --queryformat "%{$name}" "$files"/forebay-[0-9]*.rpm | sed 's/^(none)$//' | sh -n
+# Each by itself: one after the other they would be one script.
+for package in "$files"/*.rpm; do
+    for name in prein postin preun postun; do
+        rpm --query --package --queryformat "%{$name}" "$package" | sed 's/^(none)$//' | sh -n
+    done
 done
 cc -std=c99 -I "$work/root/usr/include" crates/forebay-c/examples/read.c -L "$work/root/usr/lib64" -lforebay -o "$work/read"
 mkdir "$work/origin"
 echo hello >"$work/origin/small"
 : >"$work/empty.toml"
+provided=$(rpm --query --package --provides "$files"/forebay-devel-*.rpm)
+grep -q '^pkgconfig(forebay) = ' <<<"$provided" || bad "the .rpm with the header does not provide pkgconfig(forebay)"
 said=$(FOREBAY_CONFIG=$work/empty.toml LD_LIBRARY_PATH=$work/root/usr/lib64 "$work/read" "$work/origin" /small)
 grep -qx hello <<<"$said" || bad "an example that is linked with the .rpm's library does not read: $said"
 ok "the .rpms install into an empty root, and a program is linked with their library"

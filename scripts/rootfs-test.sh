@@ -370,7 +370,8 @@ int main(int count, char **arguments) {
         return 1;
     }
     end(streamer);
-    return 0;
+    /* Its threads go on, so it stays. */
+    return dlclose(library) == 0 && dlopen(arguments[1], RTLD_NOW | RTLD_NOLOAD) != NULL ? 0 : 1;
 }
 PROGRAM
     as_a_program /root/streamer "${library%/*}/forebay/libforebay_streamer.so"

@@ -285,6 +285,31 @@ def test_a_client_that_nobody_closed_ends_with_its_interpreter(origin: Path) -> 
     assert ended.stdout == "what a cache must never get wrong\n"
 
 
+@pytest.mark.parametrize("end", ["pass", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_however_a_process_ends_it_leaves_no_files(origin: Path, tmp_path: Path, end: str) -> None:
+    program = f"""
+        import os, signal
+        import forebay
+        client = forebay.Client(up={str(origin)!r}, **{SMALL!r})
+        child = os.fork()
+        if child != 0:
+            os.waitpid(child, 0)
+        # The child has a cache of its own.
+        os.write(1, client.read("/small"))
+        {end}
+    """
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        capture_output=True,
+        timeout=SOON,
+    )
+    assert ended.stdout == 2 * (origin / "small").read_bytes(), ended.stderr
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_subinterpreter_is_refused_clearly() -> None:
     program = """
         try:

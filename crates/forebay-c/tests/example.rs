@@ -28,20 +28,24 @@ fn compiled(name: &str, directory: &Path) -> Option<PathBuf> {
 }
 
 fn run(program: &Path, origin: &Path, path: &str) -> Output {
-    let configuration = origin.join("none.toml");
+    let (configuration, temporary) = (origin.join("none.toml"), tempfile::tempdir().unwrap());
     std::fs::write(&configuration, "").unwrap();
     let mut command = Command::new(program);
     // Of the tests, and no settings.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"FOREBAY_")) {
         command.env_remove(name);
     }
-    command
+    let output = command
         .arg(origin)
         .arg(path)
         .env("LD_LIBRARY_PATH", libraries())
         .env("FOREBAY_CONFIG", configuration)
+        .env("TMPDIR", temporary.path())
         .output()
-        .unwrap()
+        .unwrap();
+    // Also where it just exits, with its client.
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "it leaves something behind");
+    output
 }
 
 /// What a program said that succeeded, of which each of these is a line.

@@ -34,6 +34,7 @@ pub struct NodeBuilder {
     coordinator: bool,
     s3: bool,
     standalone: Option<String>,
+    state_in_memory: bool,
     page: Page,
     mountpoint: Option<PathBuf>,
     replaces: Option<Duration>,
@@ -159,6 +160,14 @@ impl NodeBuilder {
     #[must_use]
     pub fn standalone(mut self, origin: impl Into<String>) -> Self {
         self.standalone = Some(origin.into());
+        self
+    }
+
+    /// With [`Self::standalone`] and without a mount: what the coordinator keeps is in memory and ends with the node, whatever
+    /// `coordinator.state_dir` says. So no directory is made, and however the process ends, it leaves none.
+    #[must_use]
+    pub fn state_in_memory(mut self) -> Self {
+        self.state_in_memory = true;
         self
     }
 
@@ -324,6 +333,7 @@ impl NodeBuilder {
             coordinator: self.coordinator,
             s3: self.s3,
             standalone: self.standalone,
+            state_in_memory: self.state_in_memory,
             page: self.page,
             mountpoint: self.mountpoint,
             replaces: self.replaces,

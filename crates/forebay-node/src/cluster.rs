@@ -52,6 +52,15 @@ impl Cluster {
         Ok(Self::over(config, Arc::new(FileStore::open(directory, options).await?), Reach::Requests))
     }
 
+    /// A cluster whose state is in memory of this process, and ends with it.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub fn in_memory(config: &Config) -> anyhow::Result<Self> {
+        let options = FileOptions { deadline: config.cluster_etcd_timeout };
+        Ok(Self::over(config, Arc::new(FileStore::in_memory(&options)?), Reach::Requests))
+    }
+
     fn over(config: &Config, store: Arc<dyn StateStore>, reach: Reach) -> Self {
         let configured = static_members(config).topology();
         let options = MembersOptions {

@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) s3: bool,
     /// The origin of a node that is a cluster of its own.
     pub(crate) standalone: Option<String>,
+    /// Whether such a node without a mount keeps its coordinator's state in memory.
+    pub(crate) state_in_memory: bool,
     /// The web page of such a node.
     pub(crate) page: Page,
     /// When such a node takes its memory.

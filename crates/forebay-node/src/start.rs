@@ -113,8 +113,7 @@ impl Starting<'_> {
     /// A worker of one origin for this machine, and all that uses it.
     async fn standalone(&mut self, origin: &str) -> anyhow::Result<()> {
         let loaded = &self.plan.loaded;
-        // That of the cluster is made only if it is to be used.
-        let directory = self.claim().await?.map_or_else(|| cluster::state_directory(&loaded.config), Ok)?;
+        let claimed = self.claim().await?;
         let sockets = self.parts.place.as_ref().map(|place| place.claim.private_sockets().clone());
         let token = match self.plan.page {
             Page::None => None,
@@ -122,7 +121,14 @@ impl Starting<'_> {
         };
         self.parts.audit = AuditLog::open(&loaded.config)?;
         let audit = self.parts.audit.as_ref();
-        let cluster = self.parts.cluster.insert(Cluster::in_files(&loaded.config, directory).await?);
+        let cluster = if claimed.is_none() && self.plan.state_in_memory {
+            Cluster::in_memory(&loaded.config)?
+        } else {
+            // That of the cluster is made only if it is to be used.
+            let directory = claimed.map_or_else(|| cluster::state_directory(&loaded.config), Ok)?;
+            Cluster::in_files(&loaded.config, directory).await?
+        };
+        let cluster = self.parts.cluster.insert(cluster);
         let options = WorkerNodeOptions {
             loaded,
             addresses: None,

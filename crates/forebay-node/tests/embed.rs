@@ -86,6 +86,20 @@ async fn a_standalone_node_has_a_coordinator_that_leads_and_a_port_only_if_that_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_standalone_node_that_is_to_leave_nothing_makes_no_directory() {
+    let (directory, place) = (origin(), tempfile::tempdir().unwrap());
+    let state = place.path().join("state");
+    let builder = quiet(Node::builder()).setting(format!("coordinator.state_dir={}", state.display()));
+    let builder = builder.standalone(format!("file://{}", directory.path().display())).state_in_memory();
+    let node = builder.start().await.unwrap();
+    tokio::time::timeout(SOON, node.ready()).await.expect("it leads");
+    assert_eq!(read(&node).await, CONTENT);
+    assert!(!state.exists());
+    node.shutdown().await.unwrap();
+    assert!(!state.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_says_what_to_set() {
     let refused = |error: UserError, words: &str| {
         assert_eq!(error.exit, Exit::Usage, "{error:?}");

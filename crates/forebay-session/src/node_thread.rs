@@ -21,12 +21,11 @@ pub(crate) struct NodeThread {
 }
 
 impl NodeThread {
-    /// Starts the node that `builder` describes; `keep` is dropped when it has ended. If the future is dropped, the node ends as soon as
-    /// it can.
+    /// Starts the node that `builder` describes. If the future is dropped, the node ends as soon as it can.
     ///
     /// # Errors
     /// What is wrong with the node, or that there is no thread for it.
-    pub(crate) async fn start(builder: NodeBuilder, keep: impl Send + 'static) -> Result<(Self, Client), Error> {
+    pub(crate) async fn start(builder: NodeBuilder) -> Result<(Self, Client), Error> {
         let handle = runtime()?.handle().clone();
         let (given_up, ended) = (CancellationToken::new(), CancellationToken::new());
         let (tell, told) = oneshot::channel();
@@ -36,7 +35,6 @@ impl NodeThread {
         let has_ended = ended.clone().drop_guard();
         let life = move || {
             handle.block_on(live(builder, tell, stopped));
-            drop(keep);
             drop(has_ended);
         };
         let thread = std::thread::Builder::new().name("forebay-node".to_owned()).spawn(life);

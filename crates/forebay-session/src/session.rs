@@ -106,11 +106,11 @@ impl Session {
         if fork::generation() > 0 {
             fork::renew_random_numbers();
         }
-        let Checked { builder, config, state } = settings.check()?;
+        let Checked { builder, config } = settings.check()?;
         let is_alone = settings.up.is_some();
         let views = Arc::new(ViewBudget::new(view::budget(&config, is_alone)));
         let writing = Arc::new(Writing::new(&config));
-        let (node, client) = NodeThread::start(builder, state).await?;
+        let (node, client) = NodeThread::start(builder).await?;
         let in_flight = batch::in_flight();
         let (handles, devices) = (Handles::default(), Devices::default());
         Ok(Arc::new(Self { client, node, handles, in_flight, writing, views, devices }))

@@ -30,8 +30,6 @@ pub struct Settings {
 pub(crate) struct Checked {
     pub(crate) builder: NodeBuilder,
     pub(crate) config: Config,
-    /// Where a worker in this process keeps the state of its coordinator: nobody reads it, so it goes with the session.
-    pub(crate) state: Option<tempfile::TempDir>,
 }
 
 impl Settings {
@@ -45,25 +43,28 @@ impl Settings {
             let next = "name one of `etcd`, `workers` and `up`";
             return Err(Error::argument("more than one place to read from", next));
         }
-        let mut flags = self.flags();
-        let state = self.up.as_ref().map(|_| tempfile::Builder::new().prefix("forebay-session-").tempdir()).transpose();
-        let state = state.map_err(|error| Error::system("cannot make a directory for the state of a node", &error))?;
-        if let Some(state) = &state {
-            // Below those of the caller, of which the later count.
-            flags.insert(0, format!("coordinator.state_dir={}", state.path().display()));
-        }
-        let loaded = self.load(flags)?;
+        let loaded = self.load()?;
         let config = loaded.config.clone();
         let builder = Node::builder().config(loaded);
         let builder = match &self.up {
-            Some(up) => builder.standalone(origin::url_of(up).map_err(|error| Error::from(UserError::from(&error)))?),
+            Some(up) => {
+                let alone =
+                    builder.standalone(origin::url_of(up).map_err(|error| Error::from(UserError::from(&error)))?);
+                // Nobody would read a state of its own, nor remove it when the process is killed; that of the machine is a coordinator's.
+                if self.names_state() { alone } else { alone.state_in_memory() }
+            }
             None => builder.client(),
         };
-        Ok(Checked { builder, config, state })
+        Ok(Checked { builder, config })
     }
 
-    fn load(&self, flags: Vec<String>) -> Result<Loaded, Error> {
-        let loaded = Config::load(&Sources::of_machine(self.file.clone()).flags(flags));
+    /// Whether the caller itself says where the state of the coordinator is to be.
+    fn names_state(&self) -> bool {
+        self.more.iter().any(|(name, _)| key_named(name) == "coordinator.state_dir")
+    }
+
+    fn load(&self) -> Result<Loaded, Error> {
+        let loaded = Config::load(&Sources::of_machine(self.file.clone()).flags(self.flags()));
         loaded.map_err(|errors| {
             let next = "`forebay conf show` lists every key and where its value comes from";
             Error::from(UserError { exit: Exit::Usage, what: errors.to_string(), next: Some(next.to_owned()) })
@@ -97,6 +98,14 @@ mod tests {
         assert_eq!(key_named("worker.memory.size"), "worker.memory.size");
         assert_eq!(key_named("worker_memory_size"), "worker.memory.size");
         assert_eq!(key_named("worker_memry_size"), "worker.memry.size");
+    }
+
+    #[test]
+    fn a_coordinators_state_is_in_memory_unless_its_place_is_named() {
+        let named = |name: &str| {
+            Settings { more: vec![(name.to_owned(), "/srv".to_owned())], ..Settings::default() }.names_state()
+        };
+        assert!(named("coordinator.state_dir") && named("coordinator_state_dir") && !named("staging_dir"));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! What is acknowledged is on the disk: each commit is a record in a log, synced before it is answered. A crash loses
 //! nothing but what was not answered; damage that no crash explains is an error that names the file, never a silent loss.
-//! Leases end with the process, and so do their keys.
+//! Leases end with the process, and so do their keys. A store without a directory is the same in memory, for a process
+//! whose state nobody wants to find again.
 //!
 //! * `table`: the entries, and what a transaction does to them (pure);
 //! * `record`: how a change lies in a file, and what a crash can leave of it (pure);
@@ -15,7 +16,7 @@ mod table;
 mod writer;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -31,6 +32,7 @@ use crate::{
     WatchSender, key,
 };
 use disk::Disk;
+use table::Table;
 use writer::{Published, Queue, Request, Writer};
 
 /// How many commits may wait for the disk; more wait in their callers.
@@ -51,7 +53,7 @@ impl Default for FileOptions {
     }
 }
 
-/// A [`StateStore`] in a directory.
+/// A [`StateStore`] in a directory, or in memory.
 #[derive(Debug)]
 pub struct FileStore {
     shared: Arc<FileStoreShared>,
@@ -78,15 +80,25 @@ impl FileStore {
     /// than a crash leaves, `Io`.
     pub async fn open(directory: impl Into<PathBuf>, options: FileOptions) -> Result<Self, StateError> {
         let directory = directory.into();
-        let opening = tokio::task::spawn_blocking(move || Self::open_now(&directory, &options));
+        let opening = tokio::task::spawn_blocking(move || {
+            let (disk, table) = Disk::open(&directory)?;
+            Self::begin(format!("files in {}", directory.display()), Some(disk), table, &options)
+        });
         // Opening does not panic, and a runtime that ends drops this future, too.
         opening.await.unwrap_or_else(|_| Err(StateError::Closed { store: "the state directory".to_owned() }))
     }
 
-    fn open_now(directory: &Path, options: &FileOptions) -> Result<Self, StateError> {
-        let (disk, table) = Disk::open(directory)?;
+    /// One without a directory, which is empty, and whose entries go with it: a process that is killed leaves nothing.
+    ///
+    /// # Errors
+    /// `Io` when there is no thread for it.
+    pub fn in_memory(options: &FileOptions) -> Result<Self, StateError> {
+        Self::begin("memory of this process".to_owned(), None, Table::default(), options)
+    }
+
+    fn begin(name: String, disk: Option<Disk>, table: Table, options: &FileOptions) -> Result<Self, StateError> {
         let shared = Arc::new(FileStoreShared {
-            name: format!("files in {}", directory.display()),
+            name,
             deadline: options.deadline,
             queue: Queue::default(),
             room: Semaphore::new(COMMITS_WAITING),
@@ -98,7 +110,7 @@ impl FileStore {
             Writer { store, disk, table, held: HashSet::new(), published }.run(&serving.queue);
         };
         let thread = std::thread::Builder::new().name("state-writer".to_owned()).spawn(serve).map_err(|cause| {
-            StateError::Io { action: "start a thread for", path: directory.to_owned(), cause: Arc::new(cause) }
+            StateError::Io { action: "start a thread for", path: shared.name.clone().into(), cause: Arc::new(cause) }
         })?;
         Ok(Self {
             shared,

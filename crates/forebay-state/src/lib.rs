@@ -4,7 +4,7 @@
 //! watch. [`StateStore`] is the trait: read, list, commit a transaction, hold a lease, watch. Its contract is written at
 //! the trait, and `conformance` is the one test suite that every implementation runs.
 //!
-//! * [`FileStore`]: a directory of this machine, for one process: the embedded default;
+//! * [`FileStore`]: a directory of this machine, for one process: the embedded default; or that process's memory;
 //! * [`EtcdStore`]: etcd, for a cluster;
 //! * [`Election`]: one leader among several processes, over any store;
 //! * [`membership`]: the workers of a cluster as a process knows them, and what a worker tells of itself.

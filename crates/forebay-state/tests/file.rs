@@ -14,13 +14,17 @@ async fn open(directory: &Path) -> FileStore {
     FileStore::open(directory, FileOptions::default()).await.unwrap()
 }
 
-struct Directories(TempDir, std::sync::atomic::AtomicU32);
+/// Stores in a directory each; without one, in memory.
+struct Stores(Option<TempDir>, std::sync::atomic::AtomicU32);
 
 #[async_trait::async_trait]
-impl Fixture for Directories {
+impl Fixture for Stores {
     async fn users(&self) -> Users {
         let number = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let one: Arc<dyn StateStore> = Arc::new(open(&self.0.path().join(number.to_string())).await);
+        let one: Arc<dyn StateStore> = Arc::new(match &self.0 {
+            Some(directory) => open(&directory.path().join(number.to_string())).await,
+            None => FileStore::in_memory(&FileOptions::default()).unwrap(),
+        });
         Users { two: Arc::clone(&one), one }
     }
 
@@ -35,7 +39,12 @@ impl Fixture for Directories {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_file_store_keeps_the_contract() {
-    conformance::check(Arc::new(Directories(TempDir::new().unwrap(), 0.into()))).await;
+    conformance::check(Arc::new(Stores(Some(TempDir::new().unwrap()), 0.into()))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_in_memory_keeps_the_contract() {
+    conformance::check(Arc::new(Stores(None, 0.into()))).await;
 }
 
 #[tokio::test]

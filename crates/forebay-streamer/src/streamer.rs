@@ -215,6 +215,25 @@ impl Drop for Streamer {
     }
 }
 
+/// An answer that is owed. Dropped before it is known, as by a panic, it is told as [`Code::Unknown`]: the caller waits for it.
+struct Promise {
+    shared: Arc<Shared>,
+    answer: Answer,
+}
+
+impl Promise {
+    fn keep(mut self, code: Code) {
+        self.answer.code = code;
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        // Nobody may ask any more.
+        let _ = self.shared.tell.send(self.answer);
+    }
+}
+
 impl Shared {
     /// Carries out `work` unless the streamer ends.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -227,14 +246,18 @@ impl Shared {
 
     /// Opens a file, and has its ranges read.
     async fn file(self: Arc<Self>, submission: u64, file: u32, request: FileRequest) {
+        // The callers' numbers of ranges are 32 bits wide, too.
+        let owed = (0_u32..).zip(request.ranges).map(|(range, (offset, into))| {
+            let answer = Answer { submission, file, range, code: Code::Unknown, is_last: false };
+            (Promise { shared: Arc::clone(&self), answer }, offset, into)
+        });
+        let owed: Vec<_> = owed.collect();
         let opened = self.sources.open(&request.path).await;
-        // So are those of ranges.
-        for (range, (offset, into)) in (0_u32..).zip(request.ranges) {
-            let answer = move |code| Answer { submission, file, range, code, is_last: false };
+        for (promise, offset, into) in owed {
             let opened = match &opened {
                 Ok(opened) => opened.clone(),
                 Err(code) => {
-                    self.tell(answer(*code));
+                    promise.keep(*code);
                     continue;
                 }
             };
@@ -243,15 +266,10 @@ impl Shared {
             let shared = Arc::clone(&self);
             self.spawn(async move {
                 let read = opened.read(offset, into, &shared.tasks, &shared.ended).await;
-                shared.tell(answer(read.err().unwrap_or(Code::Success)));
+                promise.keep(read.err().unwrap_or(Code::Success));
                 drop(place);
             });
         }
-    }
-
-    fn tell(&self, answer: Answer) {
-        // Nobody may ask any more.
-        let _ = self.tell.send(answer);
     }
 }
 
@@ -316,6 +334,19 @@ mod tests {
         assert_eq!(streamer.answer(None), Err(Code::Finished));
         drop(streamer);
         assert_eq!(&first, b"6789");
+    }
+
+    #[test]
+    fn an_answer_that_nobody_came_to_give_is_given() {
+        let streamer = local();
+        let submission = streamer.owed.lock().begin(1);
+        let answer = Answer { submission, file: 0, range: 0, code: Code::Unknown, is_last: false };
+        let promise = Promise { shared: Arc::clone(&streamer.shared), answer };
+        streamer.shared.spawn(async move {
+            let _promise = promise;
+            panic!("for the test");
+        });
+        assert_eq!(streamer.answer(SOON).unwrap(), Answer { is_last: true, ..answer });
     }
 
     #[test]

@@ -305,7 +305,7 @@ mod tests {
             answers.push(answered);
         }
         queue.close();
-        Writer { store: "files", disk, table, held: HashSet::new(), published: &published }.run(&queue);
+        Writer { store: "files", disk: Some(disk), table, held: HashSet::new(), published: &published }.run(&queue);
         for answer in answers {
             let error = answer.blocking_recv().unwrap().unwrap_err();
             assert!(matches!(error, StateError::Io { .. }), "{error}");

@@ -142,7 +142,8 @@ impl Published {
 pub(super) struct Writer<'a> {
     /// For errors.
     pub(super) store: &'a str,
-    pub(super) disk: Disk,
+    /// Without, nothing outlives the process.
+    pub(super) disk: Option<Disk>,
     /// As published, and what is planned on top of it.
     pub(super) table: Table,
     /// Leases that have not ended.
@@ -159,8 +160,8 @@ impl Writer<'_> {
                 return;
             }
             self.serve(requests);
-            if self.disk.wants_compaction()
-                && let Err(error) = self.disk.compact(&self.table)
+            if let Some(disk) = self.disk.as_mut().filter(|disk| disk.wants_compaction())
+                && let Err(error) = disk.compact(&self.table)
             {
                 warn!(%error, "the log of the state directory cannot be shortened");
             }
@@ -193,7 +194,10 @@ impl Writer<'_> {
                 changes.push(change);
             }
         }
-        let written = if changes.is_empty() { Ok(()) } else { self.disk.append(&changes) };
+        let written = match &mut self.disk {
+            Some(disk) if !changes.is_empty() => disk.append(&changes),
+            _ => Ok(()),
+        };
         match &written {
             Ok(()) => self.published.publish(changes),
             Err(error) => {
