@@ -71,7 +71,12 @@ pub(crate) async fn connect(
     let theirs = Offer { frame_length: theirs.frame_length.min(assumed.frame_length), ..theirs };
     forget.is_linked = true;
     let reads = offer.one_sided && theirs.one_sided;
-    Ok((core.links.add(pair, Channel::new(&offer, &theirs)), reads))
+    let link = core.links.add(pair, Channel::new(&offer, &theirs));
+    // What has come since its answer: it may have ended.
+    while let Ok(event) = events.try_recv() {
+        link.told(&event);
+    }
+    Ok((link, reads))
 }
 
 /// Waits for an event of this kind.

@@ -15,6 +15,11 @@ use crate::verbs::channel::{Channel, Incoming, Next, Outgoing, takes_credit};
 /// destroyed all the same, which ends it, too.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
+/// How a connection has broken whose requests are flushed, of which none has failed. The card that answers a request that may not be
+/// made ends its queue pair, and tells the other one why.
+const NO_REASON: &str =
+    "the card has ended the connection: the peer asked of it what it may not, or closed it, and says why in its log";
+
 /// What listens to a connection.
 pub(crate) trait Receiver {
     /// A message has come, whose end lies in `receive` ([`Link::take_back`]).
@@ -236,13 +241,21 @@ impl Link {
     fn completed(self: &Rc<Self>, completion: Completion) {
         match self.with_pair(|pair| pair.ended(completion)) {
             Some(Ended::Received { receive, length }) => self.arrived(receive, length),
-            Some(Ended::Failed(reason)) => self.fail(reason),
-            Some(Ended::Flushed) => self.fail("the connection has ended"),
+            Some(Ended::Failed(reason)) => self.given_up(reason),
+            Some(Ended::Flushed) => self.fail(NO_REASON),
             Some(Ended::Sent) => self.hand_out_reads(),
             None => {}
         }
         self.progress.notify_waiters();
         self.touch();
+    }
+
+    /// The card has given up a request. The peer's card may know nothing of it, or no reason, so this end says it, once: what comes
+    /// after the end of a connection is flushed.
+    #[cold]
+    fn given_up(&self, reason: String) {
+        tracing::warn!(queue_pair = self.number, reason, "a card has given up an RDMA connection");
+        self.fail(reason);
     }
 
     fn hand_out_reads(&self) {
@@ -282,7 +295,8 @@ impl Link {
         self.channel.borrow_mut().receives_again(took_credit);
     }
 
-    fn told(&self, event: &Event) {
+    /// Something has happened to it, rdma_cm says.
+    pub(crate) fn told(&self, event: &Event) {
         match event.kind {
             EventKind::Established | EventKind::TimewaitExit => {}
             EventKind::Disconnected => self.fail("the peer has ended the connection"),

@@ -217,6 +217,7 @@ impl Server {
             Err(error) => {
                 self.peers.give_up(&pending);
                 tracing::warn!(peer = name, %error, "cannot accept an RDMA connection");
+                self.peers.turned_away(from, &error);
                 None
             }
         }

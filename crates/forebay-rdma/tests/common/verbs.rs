@@ -22,6 +22,10 @@ use super::{BLOCK_SIZE, CLUSTER, client_options, ours, pool, skipped};
 const DEVICES: &str = "FOREBAY_TEST_VERBS";
 /// How long what must happen may take, on an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a card may be without acknowledgement: 2 s for each attempt, less than a client takes for death. Soft-RoCE sends again what was
+/// only late, by a timer that it does not set anew for each request; it then binds windows once more that are bound, and may give
+/// packets new numbers, either of which ends a connection that lost nothing (ADR 0032).
+const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// The kinds of frames.
 pub(crate) const HELLO: u8 = 1;
@@ -49,6 +53,9 @@ pub(crate) fn devices() -> Option<Devices> {
     let [server, server_address, client, client_address] = named.split(',').collect::<Vec<_>>()[..] else {
         panic!("{DEVICES} is {named}")
     };
+    // Why a card has given up a connection, its thread tells the log alone. Another test may have set it.
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+    let _ = log.with_writer(std::io::stderr).try_init();
     let address = |text: &str| text.parse().unwrap();
     Some(Devices {
         server: (server.to_owned(), address(server_address)),
@@ -64,7 +71,8 @@ impl Devices {
     /// One that asks something of the fabric.
     pub(crate) fn thread_on((device, _): &(String, IpAddr), pool: Pool, fabric: FabricOptions) -> Arc<VerbsThread> {
         let registered = pool.capacity();
-        let options = VerbsOptions { fabric, ..VerbsOptions::new(device, pool, registered) };
+        let defaults = VerbsOptions::new(device, pool, registered);
+        let options = VerbsOptions { fabric, unacknowledged: UNACKNOWLEDGED, ..defaults };
         Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
     }
 
