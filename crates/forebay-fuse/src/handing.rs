@@ -196,10 +196,11 @@ impl HandOver {
     pub fn give(&self) -> io::Result<Given> {
         let (files, until) = (&self.shared.files, Instant::now() + ARRIVES_WITHIN);
         let captured = capture(files, &self.shared.virtual_files, &self.agreed, until);
-        let (state, moving) = captured.map_err(io::Error::other)?;
+        let (state, mut moving) = captured.map_err(io::Error::other)?;
         let written = moving.iter().map(|moving| Ok((moving.written.clone(), moving.handing.bytes()?)));
         let written = written.collect::<io::Result<_>>()?;
         let connection = self.pauser.connection()?;
+        moving.iter_mut().for_each(|moving| moving.handing.lend());
         *self.moving.lock() = moving;
         Ok(Given { state, connection, written })
     }
@@ -207,7 +208,8 @@ impl HandOver {
     /// Serves again, if it was drained.
     pub fn resume(&self) {
         // It goes on here.
-        self.moving.lock().clear();
+        let moving = std::mem::take(&mut *self.moving.lock());
+        moving.into_iter().for_each(|moving| moving.handing.take_back());
         self.shared.kept().into_iter().for_each(Keeping::again);
         self.decide(Decision::Serve);
     }
