@@ -18,7 +18,7 @@ fn served_log(path: &Path) -> String {
     fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
-/// > A file that is open for writing goes on in the new process, with what was written to it.
+/// > A file that is open for writing goes on in the process that takes the mount over, with what was written to it.
 #[test]
 fn a_file_that_is_open_for_writing_goes_on_in_the_next_process() {
     for mut served in [mount_of_worker(), up()] {
