@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
@@ -168,11 +169,22 @@ pub async fn serve(settings: Settings, end: impl Future<Output = ()>) -> Result<
     })
 }
 
-/// Asks the driver at `socket` how it is.
+/// Asks the driver at `socket` how it is. `own`: it must be one of this pod. While pods are replaced that of the one before listens there
+/// until the next one does, and is no reason to end the one before.
 ///
 /// # Errors
-/// When it does not answer.
-pub async fn probe(socket: &Path) -> Result<Probed, Status> {
+/// When it does not answer, or is another pod's.
+pub async fn probe(socket: &Path, own: bool) -> Result<Probed, Status> {
+    if own {
+        let asked = tokio::time::timeout(PROBE_WITHIN, UnixStream::connect(socket)).await;
+        let connected = asked.map_err(io::Error::from).flatten();
+        let peer = connected.and_then(|stream| stream.peer_cred());
+        let peer =
+            peer.map_err(|error| Status::unavailable(format!("cannot connect to {}: {error}", socket.display())))?;
+        if !is_seen(peer.pid()) {
+            return Err(Status::unavailable("the driver of another pod listens there"));
+        }
+    }
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
     let endpoint = endpoint.map_err(|error| Status::invalid_argument(error.to_string()))?;
     let channel = endpoint.connect_timeout(PROBE_WITHIN).timeout(PROBE_WITHIN).connect().await;
@@ -180,6 +192,11 @@ pub async fn probe(socket: &Path) -> Result<Probed, Status> {
         channel.map_err(|error| Status::unavailable(format!("cannot connect to {}: {error}", socket.display())))?;
     let answer = IdentityClient::new(channel).probe(ProbeRequest {}).await?.into_inner();
     Ok(if answer.ready == Some(false) { Probed::NoDevice } else { Probed::Ready })
+}
+
+/// Whether the process that the kernel names is one of this PID namespace. Of another one it has no number.
+fn is_seen(process: Option<i32>) -> bool {
+    process.is_some_and(|process| process > 0)
 }
 
 /// The identity and the node service.
@@ -253,6 +270,19 @@ fn check_name(driver: &str) -> Result<(), ServeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_driver_of_this_pod_is_one_whose_process_has_a_number_here() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        let _listener = Listener::bind(&path).unwrap();
+        let stream = UnixStream::connect(&path).await.unwrap();
+        assert!(is_seen(stream.peer_cred().unwrap().pid()));
+        // As the kernel shows one of a namespace beside this one.
+        assert!(!is_seen(Some(0)) && !is_seen(None));
+        let nobody = probe(&directory.path().join("none.sock"), true).await.unwrap_err();
+        assert!(nobody.message().contains("cannot connect"), "{nobody}");
+    }
 
     #[test]
     fn a_driver_has_the_name_of_a_domain() {

@@ -80,7 +80,7 @@ impl Driver {
         self.end = CancellationToken::new();
         self.serving = Some(tokio::spawn(serve(settings, self.end.clone().cancelled_owned())));
         let deadline = tokio::time::Instant::now() + SOON;
-        while probe(&self.socket()).await.is_err() {
+        while probe(&self.socket(), false).await.is_err() {
             assert!(tokio::time::Instant::now() < deadline, "the driver does not answer");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -169,7 +169,7 @@ async fn a_driver_says_who_it_is_and_what_it_can() {
         .collect();
     assert!(can.contains(&rpc::Type::StageUnstageVolume.into()) && can.contains(&rpc::Type::VolumeMountGroup.into()));
     let expected = if Path::new("/dev/fuse").exists() { Probed::Ready } else { Probed::NoDevice };
-    assert_eq!(probe(&driver.socket()).await.unwrap(), expected);
+    assert_eq!(probe(&driver.socket(), false).await.unwrap(), expected);
 }
 
 /// The kubelet gives the path of the socket as the host that it talks to, escaped. A host like that is none to the

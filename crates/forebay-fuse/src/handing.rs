@@ -27,6 +27,8 @@ use crate::serving::MountShared;
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(1);
 /// How long parts of what is open for writing may take that are on their way, while nobody serves.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
+/// The same, with what is written down of it: the disk that it is staged on may not answer.
+const WRITTEN_DOWN_WITHIN: Duration = Duration::from_secs(10);
 /// Longer than a mount takes to start its threads.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
@@ -194,12 +196,24 @@ impl HandOver {
     /// # Errors
     /// When something is under way after all, or there are too many descriptors.
     pub fn give(&self) -> io::Result<Given> {
-        let (files, until) = (&self.shared.files, Instant::now() + ARRIVES_WITHIN);
-        let captured = capture(files, &self.shared.virtual_files, &self.agreed, until);
-        let (state, moving) = captured.map_err(io::Error::other)?;
+        let (shared, agreed, until) = (Arc::clone(&self.shared), self.agreed, Instant::now() + ARRIVES_WITHIN);
+        let (tell, told) = channel();
+        let capturing = move || {
+            let captured = capture(&shared.files, &shared.virtual_files, &agreed, until);
+            // The next process may wait for what it has.
+            drop(shared);
+            // Too late for whoever waits, all of it goes on here.
+            let _ = tell.send(captured);
+        };
+        thread::Builder::new().name("forebay-capture".to_owned()).spawn(capturing)?;
+        let silent =
+            |_| io::Error::other("the disk that holds what is being written (write.staging_dir) does not answer");
+        let captured = told.recv_timeout(WRITTEN_DOWN_WITHIN).map_err(silent)?;
+        let (state, mut moving) = captured.map_err(io::Error::other)?;
         let written = moving.iter().map(|moving| Ok((moving.written.clone(), moving.handing.bytes()?)));
         let written = written.collect::<io::Result<_>>()?;
         let connection = self.pauser.connection()?;
+        moving.iter_mut().for_each(|moving| moving.handing.lend());
         *self.moving.lock() = moving;
         Ok(Given { state, connection, written })
     }
@@ -207,7 +221,8 @@ impl HandOver {
     /// Serves again, if it was drained.
     pub fn resume(&self) {
         // It goes on here.
-        self.moving.lock().clear();
+        let moving = std::mem::take(&mut *self.moving.lock());
+        moving.into_iter().for_each(|moving| moving.handing.take_back());
         self.shared.kept().into_iter().for_each(Keeping::again);
         self.decide(Decision::Serve);
     }

@@ -47,9 +47,10 @@ impl FileHandle {
         Self { is_lost: true, ..Self::for_reading(inode, None, revision, None) }
     }
 
-    /// One that the process before this one had open for writing, and has given with what was written.
-    pub(crate) fn writing_on(inode: Arc<Inode>, revision: u64) -> Self {
-        let writers = Some(Arc::new(Writers::anybody()));
+    /// One that the process before this one had open for writing, and has given with what was written by these processes, if they are
+    /// known.
+    pub(crate) fn writing_on(inode: Arc<Inode>, revision: u64, processes: Vec<u32>) -> Self {
+        let writers = Some(Arc::new(Writers::known(processes)));
         Self { writers, ..Self::for_reading(inode, None, revision, None) }
     }
 

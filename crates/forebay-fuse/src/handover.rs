@@ -6,7 +6,7 @@
 //!
 //! What the kernel was told holds on: numbers, handles, positions. What workers said does not: it has expired, and is asked again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +32,10 @@ use crate::listing::Listing;
 use crate::options::MountOptions;
 use crate::pinned::Pinned;
 use crate::virtual_files::VirtualFiles;
+use crate::writers::pid_namespace;
+
+/// Handles of a file that write, at most, whose processes are told of: it all goes in one message.
+const MAX_KNOWN: usize = 256;
 
 impl MountOptions {
     /// What a hand-over cannot change of a mount with these options at `mountpoint` that shows `namespace`: an origin, or a cluster.
@@ -93,18 +97,24 @@ pub(crate) fn capture(
 ) -> Result<(State, Vec<Moving>), Refusal> {
     let told = |inode: &Inode| inode.handed().or_else(|| inode.movable().map(|_| inode.without_draft()));
     let (state, inodes) = captured(files, virtual_files, agreed, told)?;
-    let mut writers: HashMap<*const Inode, Vec<u64>> = HashMap::new();
-    let open = files.files.handed(|file| file.writers.is_some().then_some(Arc::as_ptr(&file.inode))).open;
-    for (handle, inode) in open {
-        inode.into_iter().for_each(|inode| writers.entry(inode).or_default().push(handle));
+    let mut writers: HashMap<*const Inode, Vec<(u64, Vec<u32>)>> = HashMap::new();
+    let writing = |file: &FileHandle| Some((Arc::as_ptr(&file.inode), file.writers.as_ref()?.handed()));
+    for (handle, file) in files.files.handed(writing).open {
+        if let Some((inode, processes)) = file {
+            writers.entry(inode).or_default().push((handle, processes));
+        }
     }
+    let pid_namespace = pid_namespace();
     let mut moving = Vec::new();
     for (place, inode) in (0..).zip(&inodes) {
         let Some(draft) = inode.draft() else { continue };
         let handing = Handing::begin(&draft, until).map_err(|failure| Refusal::Other(failure.to_string()))?;
         let writers = writers.remove(&Arc::as_ptr(inode)).unwrap_or_default();
-        let draft = handing.passed().to_vec();
-        moving.push(Moving { written: Written { inode: place, writers, changed: inode.is_changed(), draft }, handing });
+        let (writers, mut processes): (Vec<_>, Vec<_>) = writers.into_iter().unzip();
+        processes.truncate(MAX_KNOWN);
+        let (changed, draft) = (inode.is_changed(), handing.passed().to_vec());
+        let written = Written { inode: place, writers, processes, pid_namespace, changed, draft };
+        moving.push(Moving { written, handing });
     }
     Ok((state, moving))
 }
@@ -218,10 +228,15 @@ pub(crate) fn restore(
 ) -> Result<Restored, Failure> {
     let now = Instant::now();
     let mut drafts = HashMap::new();
-    let mut writers = HashSet::new();
-    for (file, bytes) in written {
+    let mut writers = HashMap::new();
+    let here = pid_namespace();
+    for (mut file, bytes) in written {
         let staging = files.staging.as_ref().ok_or_else(read_only)?;
-        writers.extend(file.writers.iter().copied());
+        // Elsewhere they have other numbers.
+        let is_here = here.is_some() && here == file.pid_namespace;
+        let known = is_here.then(|| std::mem::take(&mut file.processes)).unwrap_or_default();
+        let processes = known.into_iter().chain(std::iter::repeat_with(Vec::new));
+        writers.extend(file.writers.iter().copied().zip(processes));
         drafts.insert(file.inode, (adopt(staging, &file.draft, bytes)?, file));
     }
     let pinned = |id, size| Arc::new(Pinned::inherited(backings.adopt(id), size));
@@ -246,9 +261,9 @@ pub(crate) fn restore(
     let numbered = Handles { open: open.into_iter().map(|(handle, file)| (handle, (handle, file))).collect(), numbers };
     let open = HandleTable::restored(numbered, |(handle, file): (u64, HandedFile)| {
         let inode = at(file.inode);
-        match writers.contains(&handle) {
-            true => FileHandle::writing_on(inode, file.revision),
-            false => restored_file(&files, inode, file),
+        match writers.remove(&handle) {
+            Some(processes) => FileHandle::writing_on(inode, file.revision, processes),
+            None => restored_file(&files, inode, file),
         }
     });
     let directories = HandleTable::restored(state.directories, |directory| {

@@ -4,6 +4,7 @@
 //! closes what it inherited. A file that is half written must not be uploaded because of that. So a close counts when the process
 //! has opened the file or has written through the handle.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use forebay_locks::Mutex;
@@ -30,9 +31,16 @@ impl Writers {
         writers
     }
 
-    /// Those of a handle that the process before this one had: in its PID namespace they may have had other numbers.
-    pub(crate) fn anybody() -> Self {
-        Self { anybody: AtomicBool::new(true), ..Self::default() }
+    /// Those of a handle that the process before this one had, in this PID namespace. None: it may be any.
+    pub(crate) fn known(processes: Vec<u32>) -> Self {
+        let anybody = AtomicBool::new(processes.is_empty());
+        Self { processes: Mutex::new(processes), anybody, ..Self::default() }
+    }
+
+    /// The processes, for the next process; none where it may be any.
+    pub(crate) fn handed(&self) -> Vec<u32> {
+        let is_anybody = self.anybody.load(Ordering::Relaxed);
+        if is_anybody { Vec::new() } else { self.processes.lock().clone() }
     }
 
     /// The thread `thread` writes.
@@ -55,6 +63,11 @@ impl Writers {
         let is_known = |process| self.processes.lock().contains(&process);
         self.anybody.load(Ordering::Relaxed) || process_of(thread).is_none_or(is_known)
     }
+}
+
+/// The PID namespace of this process: the number of its file.
+pub(crate) fn pid_namespace() -> Option<u64> {
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
 }
 
 /// The process that a thread belongs to; `None` when there is no such thread, or none that can be seen.
@@ -81,6 +94,12 @@ mod tests {
         assert!(!writers.include(child.id()));
         writers.note(child.id());
         assert!(writers.include(child.id()), "it has written");
+        let next = Writers::known(vec![me]);
+        assert!(next.include(me) && !next.include(child.id()));
+        assert_eq!((next.handed(), writers.handed()), (vec![me], vec![me, child.id()]));
+        assert!(Writers::known(Vec::new()).include(child.id()), "it may be any");
+        writers.note(0);
+        assert!(writers.handed().is_empty() && pid_namespace().is_some());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(writers.include(0), "of another namespace");

@@ -108,6 +108,8 @@ struct Coming<D> {
     heir: Peer,
     what: D,
     restart: Option<Restart>,
+    /// When the heir died.
+    died: Option<Instant>,
 }
 
 impl<D: Clone> Keeper<D> {
@@ -138,10 +140,12 @@ impl<D: Clone> Keeper<D> {
 
     /// Takes an event.
     pub(crate) fn on(&mut self, event: Event<D>, now: Instant) -> Option<Action<D>> {
+        // The other one would have said that it had left the mount: it had taken it back from an heir that died then.
+        self.coming.take_if(|coming| coming.died.is_some_and(|died| died + PATIENCE <= now));
         match event {
             Event::Keep(peer, what, restart) => {
-                if self.serving.is_some_and(|serving| serving != peer) && self.heir == Some(peer) {
-                    self.coming = Some(Coming { heir: peer, what, restart });
+                if self.serving.is_some_and(|serving| serving != peer) && *self.heir.get_or_insert(peer) == peer {
+                    self.coming = Some(Coming { heir: peer, what, restart, died: None });
                 } else {
                     // It serves: whoever else was about to does not.
                     self.coming = None;
@@ -213,6 +217,9 @@ impl<D: Clone> Keeper<D> {
             self.held = Some((coming.what, coming.restart));
             self.serves(coming.heir, now);
             return None;
+        }
+        if let Some(coming) = self.coming.as_mut().filter(|coming| coming.heir == peer) {
+            coming.died = Some(now);
         }
         let had_part = self.serving == Some(peer) || self.heir == Some(peer);
         self.serving = self.serving.filter(|serving| *serving != peer);
@@ -430,6 +437,11 @@ mod tests {
             assert_eq!(kept.on(end), None);
             assert_eq!(kept.keeper.deadline(), None, "the old one serves");
             assert_eq!(kept.keeper.held(), Some(&7));
+            // It does so for long, and then dies, too.
+            kept.now += PATIENCE;
+            assert_eq!(kept.on(Event::Closed(1)), None);
+            assert!(matches!(kept.wait(), (_, Action::Start(_))));
+            assert_eq!(kept.on(Event::Take(3)), Some(Action::Give(3, 7)));
         }
     }
 

@@ -180,6 +180,10 @@ pub struct Written {
     pub inode: u32,
     /// The handles that write.
     pub writers: Vec<u64>,
+    /// The processes that write through each of those, in the same order. None: it may be any.
+    pub processes: Vec<Vec<u32>>,
+    /// The PID namespace in which they have these numbers, by the number of its file, where the system says.
+    pub pid_namespace: Option<u64>,
     /// A read has found that the origin has another version.
     pub changed: bool,
     /// What is known of its bytes, as whoever stages them has it.

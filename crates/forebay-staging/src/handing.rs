@@ -54,11 +54,14 @@ struct PassedAttr {
     writable: bool,
 }
 
-/// A draft that is about to go on in another process. It is held still; dropping this lets it go on here.
+/// A draft that is about to go on in another process. It is held still. Dropping this lets it go on here, unless it was
+/// [lent](Handing::lend): then nothing becomes of it here any more.
 pub struct Handing {
     inner: Arc<DraftInner>,
     passed: Vec<u8>,
     staged: Arc<StagedFile>,
+    /// Another process may work with it.
+    is_out: bool,
     _held: Held,
 }
 
@@ -71,15 +74,16 @@ impl Handing {
     pub fn begin(draft: &Draft, until: Instant) -> Result<Self, Failure> {
         let inner = draft.inner();
         let held = still(inner, until)?;
-        let staged = {
-            let _io = inner.io.write();
-            let staged = inner.staged_file()?;
-            inner.write_down(As::Exactly, false)?;
-            staged
-        };
-        let passed = Passed::of(&inner.state.lock(), &staged.id);
+        // Whoever makes room holds `io` as well, and finds that it is lent: the record stays right.
+        let _io = inner.io.write();
+        let staged = inner.staged_file()?;
+        inner.write_down(As::Exactly, false)?;
+        let mut state = inner.state.lock();
+        let passed = Passed::of(&state, &staged.id);
         let passed = serde_json::to_vec(&passed).map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { inner: Arc::clone(inner), passed, staged, _held: held })
+        state.is_lent = true;
+        drop(state);
+        Ok(Self { inner: Arc::clone(inner), passed, staged, is_out: false, _held: held })
     }
 
     /// What the other process is to be told of it.
@@ -96,11 +100,31 @@ impl Handing {
         Ok(self.staged.file.try_clone()?.into())
     }
 
+    /// The other process is told of it, and may work with it from now on. Whoever drops this does not know which of both does: until it
+    /// is [taken back](Handing::take_back), nothing of it is removed, written down or unlocked here, also when this process ends.
+    pub fn lend(&mut self) {
+        self.is_out = true;
+    }
+
+    /// The other process does not work with it, and will not: it goes on here.
+    pub fn take_back(mut self) {
+        self.is_out = false;
+    }
+
     /// The other process works with it: nothing of it is this one's any more.
-    pub fn given(self) {
+    pub fn given(mut self) {
+        self.is_out = true;
         let mut state = self.inner.state.lock();
-        (state.is_lent, state.dirty) = (true, false);
+        state.dirty = false;
         state.left = Some(Failure::new(FailureKind::Unavailable, "another process goes on with it"));
+    }
+}
+
+impl Drop for Handing {
+    fn drop(&mut self) {
+        if !self.is_out {
+            self.inner.state.lock().is_lent = false;
+        }
     }
 }
 
@@ -131,7 +155,7 @@ fn still(inner: &Arc<DraftInner>, until: Instant) -> Result<Held, Failure> {
 }
 
 /// The draft that another process has given with `passed` and `bytes`. Until it is [made this one's](Draft::own) it may be that one's
-/// again: nothing becomes of it when it is dropped.
+/// again: nothing becomes of it when it is dropped, and nothing of it is written down.
 ///
 /// # Errors
 /// `Corrupt` when what was given makes no sense, or is of another staging directory; what the disk says.
@@ -200,7 +224,7 @@ impl Draft {
         !state.unlinked && !state.syncing && state.left.is_none()
     }
 
-    /// It was another process's, and is this one's from now on.
+    /// It was another process's, and is this one's from now on, which is written down.
     pub fn own(&self) {
         let inner = self.inner();
         let needless = {
@@ -213,9 +237,10 @@ impl Draft {
                 state.file.clone()
             }
         };
-        // Nothing of it would be lost.
-        if let Some(staged) = needless {
-            inner.shared.journal.remove_record(&staged.id);
+        match needless {
+            // Nothing of it would be lost.
+            Some(staged) => inner.shared.journal.remove_record(&staged.id),
+            None => inner.warn(inner.write_down(As::Before, false)),
         }
         inner.shared.heat(inner);
     }
@@ -256,7 +281,9 @@ impl DraftState {
         let ranges: Vec<_> = self.content.staged_within(0..self.content.size()).chain(self.content.zeros()).collect();
         for range in ranges {
             for number in self.parts.schedule().touched(&range) {
-                self.parts.restore_unsent(number, now);
+                let whole = self.parts.schedule().range(number);
+                let staged = whole.end - whole.start - self.content.unstaged(whole);
+                self.parts.restore_unsent(number, staged, now);
             }
         }
     }

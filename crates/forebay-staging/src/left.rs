@@ -174,6 +174,8 @@ pub async fn retry(dir: &Path, id: &str, remote: Arc<dyn Remote>, options: Retry
     let base = base.map(|version| remote.open(version));
     let inner = DraftInner::new(&shared, path, content, base);
     restore(&inner, record, staged);
+    // By this process now.
+    inner.warn(inner.write_down(As::Before, false));
     let done = Draft::new(inner).finish().await;
     shared.closing.cancel();
     shared.tasks.close();
@@ -193,7 +195,7 @@ fn content_of(record: &Record, staged: &StagedFile) -> Result<Content, Failure> 
     })
 }
 
-/// Makes a draft what the record says.
+/// Makes a draft what the record says. That it is this process's by now is for the caller to write down.
 pub(crate) fn restore(inner: &Arc<DraftInner>, record: Record, staged: StagedFile) {
     let mut guard = inner.state.lock();
     let state = &mut *guard;
@@ -217,10 +219,7 @@ pub(crate) fn restore(inner: &Arc<DraftInner>, record: Record, staged: StagedFil
             inner.shared.give_up_upload(state);
         }
     }
-    // By this process now.
     state.written_down = if record.exact { WrittenDown::Exactly } else { WrittenDown::Roughly };
-    drop(guard);
-    inner.warn(inner.write_down(As::Before, false));
 }
 
 /// Removes a staged file, and aborts its upload where there is a way to the origin.

@@ -54,12 +54,12 @@ impl DraftInner {
     /// The last handle has dropped it.
     pub(crate) fn dropped(&self) {
         let mut state = self.state.lock();
-        if state.left.is_some() || state.is_lent {
+        if state.left.is_some() {
             return;
         }
-        // A sync that is under way goes on, and comes back here.
+        // A sync that is under way goes on, and comes back here. So does whoever holds it still for another process, if that does not get it.
         state.dropped = true;
-        if state.syncing {
+        if state.syncing || state.is_lent {
             return;
         }
         if state.dirty && !state.unlinked {

@@ -303,11 +303,19 @@ impl Parts {
         self.touched.insert(number, Part { changed: self.generation, sent, ..Part::new(now) });
     }
 
-    /// A part that another process may have changed, unless it is known that it was sent.
-    pub(crate) fn restore_unsent(&mut self, number: u32, now: Instant) {
-        if !self.touched.contains_key(&number) {
-            self.generation += 1;
-            self.touched.insert(number, Part { changed: self.generation, ..Part::new(now) });
+    /// A part of which so many bytes are staged, which another process may have changed, unless it is known that it was sent. It may go early,
+    /// or what is staged would take room until the next sync.
+    pub(crate) fn restore_unsent(&mut self, number: u32, staged: u64, now: Instant) {
+        if self.touched.contains_key(&number) {
+            return;
+        }
+        self.generation += 1;
+        let whole = self.schedule.range(number);
+        let candidate = staged >= whole.end - whole.start;
+        let part = Part { changed: self.generation, written: staged, candidate, ..Part::new(now) };
+        self.touched.insert(number, part);
+        if candidate {
+            self.candidates.push(Reverse((now, number)));
         }
     }
 

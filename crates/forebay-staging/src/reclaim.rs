@@ -70,7 +70,7 @@ impl DraftInner {
         let (ranges, file) = {
             let mut state = self.state.lock();
             // A sync may be reading the whole file.
-            if state.base.is_none() || state.unlinked || state.left.is_some() || state.syncing {
+            if state.base.is_none() || state.unlinked || state.left.is_some() || state.syncing || state.is_lent {
                 return 0;
             }
             let ranges = state.untouched(wanted);
@@ -85,7 +85,8 @@ impl DraftInner {
         let _io = self.io.write();
         let (ranges, file, exact) = {
             let mut state = self.state.lock();
-            if state.unlinked || state.left.is_some() {
+            // Of what another process works with, or may, the bytes are where the record says.
+            if state.unlinked || state.left.is_some() || state.is_lent {
                 return 0;
             }
             let ranges = state.arrived(wanted);

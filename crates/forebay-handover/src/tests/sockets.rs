@@ -37,7 +37,8 @@ fn state(is_written: bool) -> State {
 
 fn written() -> Written {
     let (handle, file) = state(true).files.open.swap_remove(0);
-    Written { inode: file.inode, writers: vec![handle], changed: false, draft: b"a draft".to_vec() }
+    let (writers, processes, draft) = (vec![handle], vec![vec![7]], b"a draft".to_vec());
+    Written { inode: file.inode, writers, processes, pid_namespace: Some(1), changed: false, draft }
 }
 
 impl GivingSide for Old {

@@ -142,6 +142,70 @@ async fn what_does_not_come_to_be_the_next_processs_goes_on_here() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_ends_before_it_is_known_which_process_goes_on_leaves_what_is_lent_alone() {
+    let rig = Rig::new();
+    let (staging, next) = (rig.lazy(), rig.lazy());
+    let draft = staging.create(path("/a")).unwrap();
+    write(&draft, 0, b"one");
+    let mut handing = Handing::begin(&draft, soon()).unwrap();
+    let (passed, bytes) = given(&handing);
+    handing.lend();
+    let on_disk = || {
+        let read = |name: &String| (name.clone(), std::fs::read(rig.dir().join(name)).unwrap());
+        rig.files().iter().map(read).collect::<Vec<_>>()
+    };
+    let before = on_disk();
+    // Until it is its own, the next one writes nothing, either: it may never be.
+    let there = adopt(&next, &passed, bytes).unwrap();
+    drop((draft, handing));
+    staging.close().await;
+    assert!(on_disk() == before, "{:?}", rig.files());
+    let [listed] = <[_; 1]>::try_from(staged(&rig.dir()).unwrap()).unwrap();
+    assert!(matches!(listed.state, StagedState::Open { .. }), "{listed:?}");
+    there.own();
+    write(&there, 3, b" two");
+    there.finish().await.unwrap().unwrap();
+    assert_eq!(rig.remote.object(&path("/a")).unwrap(), "one two");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_back_is_let_go_of_as_ever() {
+    let rig = Rig::new();
+    let staging = rig.lazy();
+    let draft = staging.create(path("/a")).unwrap();
+    write(&draft, 0, b"one");
+    draft.sync().await.unwrap();
+    let mut handing = Handing::begin(&draft, soon()).unwrap();
+    handing.lend();
+    // Its last handle goes while it is held still.
+    drop(draft);
+    assert_eq!(rig.files().len(), 2);
+    handing.take_back();
+    assert!(rig.files().is_empty(), "{:?}", rig.files());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_that_are_whole_or_become_so_go_early_in_the_next_process_too() {
+    let rig = Rig::new();
+    let (staging, next) = (rig.lazy(), rig.eager());
+    let draft = staging.create(path("/a")).unwrap();
+    let expected = pattern(800, 7);
+    // Not in order: here they would wait.
+    for range in [350..400, 0..10, 0..400, 400..600] {
+        write(&draft, range.start as u64, &expected[range]);
+    }
+    assert!(rig.remote.arrived().is_empty());
+    let draft = moved(draft, &next);
+    until("whole parts are there", || (1..=4).all(|part| rig.remote.arrived().contains(&part))).await;
+    assert!(!rig.remote.arrived().contains(&5));
+    write(&draft, 600, &expected[600..]);
+    until("the last one is there", || rig.remote.arrived().contains(&5)).await;
+    draft.finish().await.unwrap().unwrap();
+    assert_eq!(rig.remote.object(&path("/a")).unwrap(), expected);
+    drop((draft, staging));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_on_its_way_or_has_no_name_stays_here() {
     let rig = Rig::new();
     let staging = rig.lazy();

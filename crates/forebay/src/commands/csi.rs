@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Ask the driver that listens at the socket whether it is ready, and end
     #[arg(long)]
     probe: bool,
+    /// With --probe: a driver that listens there in another PID namespace, as in the pod before this one, is not ready
+    #[arg(long, requires = "probe")]
+    own: bool,
 }
 
 impl Args {
@@ -108,7 +111,7 @@ fn resends(release: &str) -> bool {
 /// When it cannot listen, or with `--probe`, when the driver is not ready.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.probe {
-        return runtime::block_on(probe(args.socket()));
+        return runtime::block_on(probe(args.socket(), args.own));
     }
     // Its mounts read it by themselves, so what is given here must be what they find.
     let loaded = ConfigArgs::default().load([])?;
@@ -126,8 +129,8 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     Ok(forebay_csi::serve(settings, end).await?)
 }
 
-async fn probe(socket: PathBuf) -> anyhow::Result<()> {
-    match forebay_csi::probe(&socket).await {
+async fn probe(socket: PathBuf, own: bool) -> anyhow::Result<()> {
+    match forebay_csi::probe(&socket, own).await {
         Ok(Probed::Ready) => {
             output::say("ready");
             Ok(())
