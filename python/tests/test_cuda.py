@@ -55,6 +55,9 @@ class Cuda:
     def delay(self, times: int) -> None:
         self._library.fake_delay(ctypes.c_size_t(times))
 
+    def capture(self, stream: int | None) -> None:
+        self._library.fake_capture(int(stream is not None), ctypes.c_uint64(stream or 0))
+
     def take_read_only(self, takes: bool) -> None:
         self._library.fake_take_read_only(int(takes))
 
@@ -82,6 +85,7 @@ def cuda(library: Path) -> Iterator[Cuda]:
     fake.delay(3)
     fake.take_read_only(True)
     yield fake
+    fake.capture(None)
     fake.fail("", 0)
     fake.delay(0)
 
@@ -127,6 +131,19 @@ def test_errors_are_oserror_with_the_drivers_name(cuda: Cuda, client: forebay.Cl
     assert client.read_into_device([("/small", 0, address, 20)]) == [20]
     with pytest.raises(FileNotFoundError):
         client.read_into_device([("/missing", 0, address, 20)])
+
+
+def test_files_are_read_while_the_program_captures_another_stream(cuda: Cuda, client: forebay.Client) -> None:
+    address = cuda.allocate(100)
+    cuda.capture(63)
+    assert client.read_into_device([("/small", 0, address, 20)]) == [20]
+    assert cuda.read_back(address, 20) == b"what a cache must ne"
+    for stream, said in ((63, "captured for a graph"), (2, "on each thread")):
+        with pytest.raises(OSError, match=said) as raised:
+            client.read_into_device([("/small", 0, address, 20)], stream=stream)
+        assert raised.value.errno == errno.EINVAL
+    cuda.capture(None)
+    assert client.read_into_device([("/small", 0, address, 20)]) == [20]
 
 
 def test_names_of_gpus() -> None:

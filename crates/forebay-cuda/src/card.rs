@@ -143,6 +143,12 @@ impl Card {
     }
 
     fn follow(&mut self, others: Stream) -> Result<(), Error> {
+        // SAFETY: the caller says that it is one of this context.
+        if unsafe { self.cuda.is_captured(others)? } {
+            // Ours would be captured with it: copies would not be carried out now, but whenever the graph is, from memory of others.
+            let reason = "it is captured for a graph; read before the capture, or after it";
+            return Err(Error::Stream { stream: others.0, reason });
+        }
         let event = self.event()?;
         // SAFETY: the event and our stream are alive. The other one is the caller's, who says that it is one of this context.
         let followed = unsafe { self.cuda.record(event, others).and_then(|()| self.cuda.follow(self.stream, event)) };

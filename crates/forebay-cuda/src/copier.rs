@@ -80,11 +80,16 @@ impl Copier {
     /// in that order, is done with it.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Stream`], and the driver's.
     ///
     /// # Safety
     /// It is a stream of the device's primary context, or the default one.
     pub async unsafe fn follow(&self, stream: Stream) -> Result<(), Error> {
+        if stream == Stream::PER_THREAD {
+            let reason =
+                "it is another one on each thread; give the handle of a stream, or synchronize with it and give 0";
+            return Err(Error::Stream { stream: stream.0, reason });
+        }
         self.ask(|answer| Command::Follow(stream, answer)).await
     }
 

@@ -151,7 +151,12 @@ impl Cuda for Driver {
     unsafe fn make_current(&self, context: Context) -> Result<(), Error> {
         let context = std::ptr::with_exposed_provenance_mut(context.0);
         // SAFETY: the caller's: it is retained.
-        self.checked("use the device on a thread", unsafe { (self.functions.cuCtxSetCurrent)(context) })
+        self.checked("use the device on a thread", unsafe { (self.functions.cuCtxSetCurrent)(context) })?;
+        // By default, what this thread asks for while another one captures a stream is refused, and ends the capture.
+        let mut mode = sys::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: a place for the answer, which says what the thread might do before.
+        let relaxed = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+        self.checked("use the device beside captures", relaxed)
     }
 
     unsafe fn release(&self, device: Device) {
@@ -194,6 +199,18 @@ impl Cuda for Driver {
         let result = unsafe { (self.functions.cuStreamCreate)(&raw mut stream, sys::CU_STREAM_NON_BLOCKING) };
         self.checked("make a stream", result)?;
         Ok(Stream(stream.expose_provenance()))
+    }
+
+    unsafe fn is_captured(&self, stream: Stream) -> Result<bool, Error> {
+        let mut status = sys::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: a place for the answer; the caller's: the stream is one.
+        match unsafe { (self.functions.cuStreamIsCapturing)(stream_of(stream), &raw mut status) } {
+            // The default stream, and one that it waits for is.
+            sys::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+            result => self
+                .checked("ask whether a stream is captured", result)
+                .map(|()| status != sys::CU_STREAM_CAPTURE_STATUS_NONE),
+        }
     }
 
     unsafe fn end_stream(&self, stream: Stream) {
