@@ -15,6 +15,9 @@ use crate::traits::Cuda;
 /// The variable by which the tests of this project name a library in the place of the machine's. It is no setting.
 pub const LIBRARY_OF_TESTS: &str = "TESTS_OF_FOREBAY_CUDA_LIBRARY";
 
+/// The driver of this machine, once it was asked for.
+static SHARED: OnceLock<Result<Arc<Driver>, Error>> = OnceLock::new();
+
 /// The library, loaded and begun.
 pub struct Driver {
     functions: sys::Libcuda,
@@ -22,18 +25,23 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// The driver of this machine, loaded when it is first asked for and never unloaded.
+    /// The driver of this machine, loaded when it is first asked for and never unloaded. That may take a second, and more with many GPUs.
     ///
     /// # Errors
     /// [`Error::Library`] where there is none, and the driver's own: the same for as long as the process lives.
     pub fn shared() -> Result<Arc<Self>, Error> {
-        static SHARED: OnceLock<Result<Arc<Driver>, Error>> = OnceLock::new();
         SHARED
             .get_or_init(|| {
                 let named = std::env::var_os(LIBRARY_OF_TESTS).filter(|name| !name.is_empty());
                 Self::load(named.as_deref().map(Path::new)).map(Arc::new)
             })
             .clone()
+    }
+
+    /// What [`Driver::shared`] gave, if it was called: without waiting for anything.
+    #[must_use]
+    pub fn begun() -> Option<Result<Arc<Self>, Error>> {
+        SHARED.get().cloned()
     }
 
     /// The driver `path`, or the machine's.

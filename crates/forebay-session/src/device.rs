@@ -101,7 +101,7 @@ impl Session {
         let Some(first) = reads.iter().find(|read| read.length > 0) else { return Ok(vec![0; reads.len()]) };
         let device = match device {
             Some(number) => Device(number),
-            None => device_of(first.to)?,
+            None => device_of(first.to).await?,
         };
         let in_use = self.devices.get(device).await?;
         for read in &reads {
