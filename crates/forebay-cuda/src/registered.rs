@@ -107,6 +107,10 @@ impl Registered {
         Self { windows: Vec::new(), takes_read_only }
     }
 
+    pub(crate) fn takes_windows(&self) -> bool {
+        self.takes_read_only
+    }
+
     /// The parts that `spans` are copied in, each within one registration; `None` if one of them is not registered and cannot be.
     pub(crate) fn parts(&mut self, cuda: &dyn Cuda, spans: &[Span]) -> Option<Vec<Part>> {
         if !self.takes_read_only {

@@ -119,6 +119,7 @@ fn memory_that_cannot_be_registered_is_said_so_and_its_spans_come_back() {
         }
         let (copier, to) = (started(&fake), fake.allocate(DEVICE, 1 << 20));
         let (seen, own) = near.bytes(1, 5000, Arc::new(()));
+        assert_eq!(copier.takes_windows(), refuses == 1);
         // It is not asked for again.
         for _ in 0..2 {
             let source = Source::Shared([seen.clone()].into_iter().collect());
