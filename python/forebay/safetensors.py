@@ -14,6 +14,7 @@ NumPy and torch are imported when tensors of theirs are asked for.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import math
@@ -34,6 +35,8 @@ __all__ = ["SafetensorError", "load_file", "safe_open"]
 _MAX_HEADER = 100_000_000
 #: Rows of a slice that are read in one call.
 _ROWS_AT_ONCE = 65_536
+#: Shorter runs of a slice are read into memory of the host, and copied together: each is a copy to a GPU otherwise.
+_SHORT_RUN = 256 << 10
 #: Of each type: its bits, and its names in NumPy and torch.
 _TYPES: dict[str, tuple[int, str | None, str | None]] = {
     "BOOL": (8, "bool_", "bool"),
@@ -166,6 +169,10 @@ class _Framework(Protocol):
         """It, where it is wanted."""
         ...
 
+    def of_runs(self, length: int) -> _Framework:
+        """The one for arrays that many reads of ``length`` bytes fill."""
+        ...
+
 
 class _Numpy:
     """Arrays of NumPy."""
@@ -184,6 +191,9 @@ class _Numpy:
 
     def finish(self, array: Any) -> Any:
         return array
+
+    def of_runs(self, length: int) -> _Framework:
+        return self
 
     def _dtype(self, name: str) -> Any:
         own = _TYPES[name][1]
@@ -224,6 +234,13 @@ class _Torch:
 
     def finish(self, array: Any) -> Any:
         return array if self._is_read_into or self._device.type == "cpu" else array.to(self._device)
+
+    def of_runs(self, length: int) -> _Framework:
+        if not self._is_read_into or length >= _SHORT_RUN:
+            return self
+        through_host = copy.copy(self)
+        through_host._is_read_into = False
+        return through_host
 
 
 def _has_cuda(torch: Any) -> bool:
@@ -312,7 +329,7 @@ class safe_open:  # noqa: N801
         """Tensors by their names, all of them unless some are named, read in one call."""
         found = {name: self._described(name) for name in (self.offset_keys() if names is None else names)}
         made = {name: self._framework.empty(tensor.shape, tensor.dtype) for name, tensor in found.items()}
-        self._fill([(found[name].start, place) for name, (_, place) in made.items()])
+        self._fill(self._framework, [(found[name].start, place) for name, (_, place) in made.items()])
         self._has_read(found)
         return {name: self._framework.finish(array) for name, (array, _) in made.items()}
 
@@ -355,10 +372,10 @@ class safe_open:  # noqa: N801
             raise SafetensorError("File is closed")
         return self._file
 
-    def _fill(self, reads: list[tuple[int, tuple[int, int]]]) -> None:
+    def _fill(self, framework: _Framework, reads: list[tuple[int, tuple[int, int]]]) -> None:
         """Fill memory, an address and a length in bytes, from offsets of the file."""
         file = self._opened()
-        counts = self._framework.fill(self._client, file, [(offset, place) for offset, place in reads if place[1] > 0])
+        counts = framework.fill(self._client, file, [(offset, place) for offset, place in reads if place[1] > 0])
         if sum(counts) != sum(length for _, (_, length) in reads):
             raise SafetensorError(f"{file.name} is shorter than its header says")
 
@@ -401,18 +418,21 @@ class Slice:
         :raises SafetensorError: for what is beyond the shape, and for steps.
         """
         ranges, shape = _ranges(self._name, self._tensor.shape, index)
-        opened, framework = self._opened, self._opened._framework
+        opened, framework, width = self._opened, self._opened._framework, _TYPES[self._tensor.dtype][0] // 8
+        _, run = next(_runs(self._tensor.shape, ranges), (0, 0))
+        if run < math.prod(shape):
+            framework = framework.of_runs(run * width)
         array, (address, length) = framework.empty(shape, self._tensor.dtype)
         reads: list[tuple[int, tuple[int, int]]] = []
-        at, width = address, _TYPES[self._tensor.dtype][0] // 8
+        at = address
         runs: Iterator[tuple[int, int]] = _runs(self._tensor.shape, ranges) if length else iter(())
         for start, count in runs:
             reads.append((self._tensor.start + start * width, (at, count * width)))
             at += count * width
             if len(reads) == _ROWS_AT_ONCE:
-                opened._fill(reads)
+                opened._fill(framework, reads)
                 reads.clear()
-        opened._fill(reads)
+        opened._fill(framework, reads)
         return framework.finish(array)
 
 

@@ -55,6 +55,9 @@ class Cuda:
     def delay(self, times: int) -> None:
         self._library.fake_delay(ctypes.c_size_t(times))
 
+    def capture(self, stream: int | None) -> None:
+        self._library.fake_capture(int(stream is not None), ctypes.c_uint64(stream or 0))
+
     def take_read_only(self, takes: bool) -> None:
         self._library.fake_take_read_only(int(takes))
 
@@ -82,6 +85,7 @@ def cuda(library: Path) -> Iterator[Cuda]:
     fake.delay(3)
     fake.take_read_only(True)
     yield fake
+    fake.capture(None)
     fake.fail("", 0)
     fake.delay(0)
 
@@ -127,6 +131,19 @@ def test_errors_are_oserror_with_the_drivers_name(cuda: Cuda, client: forebay.Cl
     assert client.read_into_device([("/small", 0, address, 20)]) == [20]
     with pytest.raises(FileNotFoundError):
         client.read_into_device([("/missing", 0, address, 20)])
+
+
+def test_files_are_read_while_the_program_captures_another_stream(cuda: Cuda, client: forebay.Client) -> None:
+    address = cuda.allocate(100)
+    cuda.capture(63)
+    assert client.read_into_device([("/small", 0, address, 20)]) == [20]
+    assert cuda.read_back(address, 20) == b"what a cache must ne"
+    for stream, said in ((63, "captured for a graph"), (2, "on each thread")):
+        with pytest.raises(OSError, match=said) as raised:
+            client.read_into_device([("/small", 0, address, 20)], stream=stream)
+        assert raised.value.errno == errno.EINVAL
+    cuda.capture(None)
+    assert client.read_into_device([("/small", 0, address, 20)]) == [20]
 
 
 def test_names_of_gpus() -> None:
@@ -225,15 +242,19 @@ version = SimpleNamespace(cuda="12.4")
 cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=0))
 allocate = None
 class Tensor:
-    def __init__(self, shape, dtype): self.shape, self.dtype, self.address = shape, dtype, allocate(max(self.nbytes(shape, dtype), 1))
+    def __init__(self, shape, dtype, of_host):
+        self.shape, self.dtype, length = shape, dtype, max(self.nbytes(shape, dtype), 1)
+        self.host = numpy.empty(length, numpy.uint8) if of_host else None
+        self.address = self.host.ctypes.data if of_host else allocate(length)
     @staticmethod
     def nbytes(shape, dtype): return int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize
     def data_ptr(self): return self.address
     def numel(self): return int(numpy.prod(self.shape))
     def element_size(self): return numpy.dtype(self.dtype).itemsize
-def empty(shape, dtype, device):
-    assert device.type == "cuda"
-    return Tensor(shape, dtype)
+    def to(self, device): return self
+def empty(shape, dtype, device, pin_memory=False):
+    assert pin_memory == (device == "cpu")
+    return Tensor(shape, dtype, device == "cpu")
 __version__ = "0"
 """
 
@@ -253,6 +274,8 @@ def test_tensors_are_read_into_memory_of_the_gpu(
 
     def bytes_of(tensor: Any) -> bytes:
         length = tensor.nbytes(tensor.shape, tensor.dtype)
+        if tensor.host is not None:
+            return bytes(tensor.host[:length])
         return cuda.read_back(tensor.address, length) if length else b""
 
     try:
@@ -261,6 +284,11 @@ def test_tensors_are_read_into_memory_of_the_gpu(
             stub.allocate = cuda.allocate
             for name, tensor in model.get_tensors().items():
                 assert tuple(tensor.shape) == arrays[name].shape and bytes_of(tensor) == arrays[name].tobytes()
+                assert tensor.host is None
+            rows, columns = model.get_slice("large")[100:300], model.get_slice("large")[:, 10:500]
+            assert rows.host is None and bytes_of(rows) == arrays["large"][100:300].tobytes()
+            # Many short runs: they are not a copy each.
+            assert columns.host is not None and bytes_of(columns) == arrays["large"][:, 10:500].tobytes()
             assert bytes_of(model.get_slice("small")[:, 1:3]) == arrays["small"][:, 1:3].tobytes()
             assert bytes_of(model.get_slice("small")[5:2]) == b""
     finally:

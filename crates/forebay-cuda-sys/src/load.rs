@@ -5,7 +5,9 @@ use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::types::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream};
+use crate::types::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
 
 /// The library's soname.
 pub const SONAME: &str = "libcuda.so.1";
@@ -51,6 +53,8 @@ functions! {
     cuDevicePrimaryCtxRelease = "cuDevicePrimaryCtxRelease_v2": unsafe extern "C" fn(CUdevice) -> CUresult;
     /// What this thread uses from now on.
     cuCtxSetCurrent = "cuCtxSetCurrent": unsafe extern "C" fn(CUcontext) -> CUresult;
+    /// What this thread may do while streams are captured; the answer is what it might before.
+    cuThreadExchangeStreamCaptureMode = "cuThreadExchangeStreamCaptureMode": unsafe extern "C" fn(*mut CUstreamCaptureMode) -> CUresult;
     /// What memory a pointer leads to.
     cuPointerGetAttribute = "cuPointerGetAttribute": unsafe extern "C" fn(*mut c_void, c_int, CUdeviceptr) -> CUresult;
     /// Pins memory of the host, and makes it known to the device.
@@ -63,6 +67,8 @@ functions! {
     cuStreamDestroy = "cuStreamDestroy_v2": unsafe extern "C" fn(CUstream) -> CUresult;
     /// What a stream does from now on comes after an event; flags are 0.
     cuStreamWaitEvent = "cuStreamWaitEvent": unsafe extern "C" fn(CUstream, CUevent, c_uint) -> CUresult;
+    /// Whether what is put on a stream becomes a graph, and is not carried out.
+    cuStreamIsCapturing = "cuStreamIsCapturing": unsafe extern "C" fn(CUstream, *mut CUstreamCaptureStatus) -> CUresult;
     /// Makes an event.
     cuEventCreate = "cuEventCreate": unsafe extern "C" fn(*mut CUevent, c_uint) -> CUresult;
     /// Ends it.

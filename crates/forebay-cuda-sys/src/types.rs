@@ -12,6 +12,10 @@ pub type CUcontext = *mut c_void;
 pub type CUstream = *mut c_void;
 /// A moment of a stream.
 pub type CUevent = *mut c_void;
+/// What a thread may do while streams are captured.
+pub type CUstreamCaptureMode = c_uint;
+/// Whether a stream is captured.
+pub type CUstreamCaptureStatus = c_uint;
 /// An address of a device's memory.
 pub type CUdeviceptr = u64;
 
@@ -39,6 +43,8 @@ pub const CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED: CUresult = 713;
 pub const CUDA_ERROR_NOT_PERMITTED: CUresult = 800;
 /// The device or the system cannot do it.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
+/// Of the default stream while one that it waits for is captured.
+pub const CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: CUresult = 906;
 
 /// All contexts may use the memory as registered.
 pub const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 0x01;
@@ -48,6 +54,10 @@ pub const CU_MEMHOSTREGISTER_READ_ONLY: c_uint = 0x08;
 pub const CU_STREAM_NON_BLOCKING: c_uint = 0x1;
 /// The event has no time, which makes it cheap.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 0x2;
+/// The thread may do anything that is of no capture.
+pub const CU_STREAM_CAPTURE_MODE_RELAXED: CUstreamCaptureMode = 2;
+/// What the stream has is carried out.
+pub const CU_STREAM_CAPTURE_STATUS_NONE: CUstreamCaptureStatus = 0;
 
 /// An attribute of a device: whether [`CU_MEMHOSTREGISTER_READ_ONLY`] may be given.
 pub const CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED: c_int = 113;

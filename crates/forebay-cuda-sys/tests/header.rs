@@ -6,7 +6,7 @@ use std::process::Command;
 
 use forebay_cuda_sys::*;
 
-const NUMBERS: [(&str, i64); 20] = [
+const NUMBERS: [(&str, i64); 23] = [
     ("CUDA_SUCCESS", CUDA_SUCCESS as i64),
     ("CUDA_ERROR_INVALID_VALUE", CUDA_ERROR_INVALID_VALUE as i64),
     ("CUDA_ERROR_OUT_OF_MEMORY", CUDA_ERROR_OUT_OF_MEMORY as i64),
@@ -19,6 +19,9 @@ const NUMBERS: [(&str, i64); 20] = [
     ("CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED as i64),
     ("CUDA_ERROR_NOT_PERMITTED", CUDA_ERROR_NOT_PERMITTED as i64),
     ("CUDA_ERROR_NOT_SUPPORTED", CUDA_ERROR_NOT_SUPPORTED as i64),
+    ("CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as i64),
+    ("CU_STREAM_CAPTURE_MODE_RELAXED", CU_STREAM_CAPTURE_MODE_RELAXED as i64),
+    ("CU_STREAM_CAPTURE_STATUS_NONE", CU_STREAM_CAPTURE_STATUS_NONE as i64),
     ("CU_MEMHOSTREGISTER_PORTABLE", CU_MEMHOSTREGISTER_PORTABLE as i64),
     ("CU_MEMHOSTREGISTER_READ_ONLY", CU_MEMHOSTREGISTER_READ_ONLY as i64),
     ("CU_STREAM_NON_BLOCKING", CU_STREAM_NON_BLOCKING as i64),
@@ -33,7 +36,7 @@ const NUMBERS: [(&str, i64); 20] = [
 ];
 
 /// Each function as `load.rs` declares it, in C: what it returns is `CUresult`.
-const FUNCTIONS: [(&str, &str, &str); 21] = [
+const FUNCTIONS: [(&str, &str, &str); 23] = [
     ("cuInit", "cuInit", "unsigned"),
     ("cuDriverGetVersion", "cuDriverGetVersion", "int *"),
     ("cuGetErrorName", "cuGetErrorName", "CUresult, const char **"),
@@ -44,12 +47,14 @@ const FUNCTIONS: [(&str, &str, &str); 21] = [
     ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", "CUcontext *, int"),
     ("cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", "int"),
     ("cuCtxSetCurrent", "cuCtxSetCurrent", "CUcontext"),
+    ("cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", "CUstreamCaptureMode *"),
     ("cuPointerGetAttribute", "cuPointerGetAttribute", "void *, CUpointer_attribute, CUdeviceptr"),
     ("cuMemHostRegister", "cuMemHostRegister_v2", "void *, size_t, unsigned"),
     ("cuMemHostUnregister", "cuMemHostUnregister", "void *"),
     ("cuStreamCreate", "cuStreamCreate", "CUstream *, unsigned"),
     ("cuStreamDestroy", "cuStreamDestroy_v2", "CUstream"),
     ("cuStreamWaitEvent", "cuStreamWaitEvent", "CUstream, CUevent, unsigned"),
+    ("cuStreamIsCapturing", "cuStreamIsCapturing", "CUstream, CUstreamCaptureStatus *"),
     ("cuEventCreate", "cuEventCreate", "CUevent *, unsigned"),
     ("cuEventDestroy", "cuEventDestroy_v2", "CUevent"),
     ("cuEventRecord", "cuEventRecord", "CUevent, CUstream"),

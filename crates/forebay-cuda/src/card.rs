@@ -69,22 +69,32 @@ impl Card {
         let current = unsafe { cuda.make_current(context) };
         let made = current.and_then(|()| Ok((cuda.registers_read_only(device)?, cuda.stream()?)));
         match made {
-            Ok((takes_read_only, stream)) => Ok(Self {
-                cuda,
-                device,
-                stream,
-                registered: Registered::new(takes_read_only),
-                ring,
-                pinned: Vec::new(),
-                events: Vec::new(),
-                under_way: VecDeque::new(),
-            }),
+            Ok((takes_read_only, stream)) => {
+                if !takes_read_only {
+                    tracing::info!(%device, "memory of workers is not registered: this driver takes none that is mapped for reading only");
+                }
+                Ok(Self {
+                    cuda,
+                    device,
+                    stream,
+                    registered: Registered::new(takes_read_only),
+                    ring,
+                    pinned: Vec::new(),
+                    events: Vec::new(),
+                    under_way: VecDeque::new(),
+                })
+            }
             Err(error) => {
                 // SAFETY: it was retained once, and nothing was made in it.
                 unsafe { cuda.release(device) };
                 Err(error)
             }
         }
+    }
+
+    /// Whether it may copy from the memory of workers.
+    pub(crate) fn takes_windows(&self) -> bool {
+        self.registered.takes_windows()
     }
 
     /// Carries out commands until nobody can give any, and all copies have ended.
@@ -143,6 +153,12 @@ impl Card {
     }
 
     fn follow(&mut self, others: Stream) -> Result<(), Error> {
+        // SAFETY: the caller says that it is one of this context.
+        if unsafe { self.cuda.is_captured(others)? } {
+            // Ours would be captured with it: copies would not be carried out now, but whenever the graph is, from memory of others.
+            let reason = "it is captured for a graph; read before the capture, or after it";
+            return Err(Error::Stream { stream: others.0, reason });
+        }
         let event = self.event()?;
         // SAFETY: the event and our stream are alive. The other one is the caller's, who says that it is one of this context.
         let followed = unsafe { self.cuda.record(event, others).and_then(|()| self.cuda.follow(self.stream, event)) };

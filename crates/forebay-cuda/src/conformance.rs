@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::Error;
-use crate::handles::{Access, Device, DeviceAddress, Event};
+use crate::handles::{Access, Device, DeviceAddress, Event, Stream};
 use crate::traits::Cuda;
 
 /// Memory of devices, which a test can make and look at.
@@ -147,6 +147,9 @@ fn a_stream_follows_another(cuda: &dyn Cuda, world: &dyn World, device: Device) 
     let (to, between, end) = (world.allocate(device, LENGTH), cuda.event().unwrap(), cuda.event().unwrap());
     // SAFETY: as above.
     unsafe {
+        for stream in [earlier, later, Stream(0)] {
+            assert_eq!(cuda.is_captured(stream), Ok(false));
+        }
         for pages in [&pages, &others] {
             cuda.register(pages.0, LENGTH, Access::ReadWrite).unwrap();
         }

@@ -20,6 +20,7 @@ pub struct Copier {
     cuda: Arc<dyn Cuda>,
     device: Device,
     ring: Arc<Ring>,
+    takes_windows: bool,
     /// None while it is dropped.
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +39,7 @@ impl Copier {
             let (cuda, ring) = of_thread;
             match Card::open(cuda, device, ring) {
                 Ok(card) => {
-                    let _ = begun.send(Ok(()));
+                    let _ = begun.send(Ok(card.takes_windows()));
                     card.run(&given);
                 }
                 Err(error) => _ = begun.send(Err(error)),
@@ -49,8 +50,9 @@ impl Copier {
             .spawn(run)
             .map_err(|error| Error::System { what: "start a thread for the device", reason: error.to_string() })?;
         // If this future is dropped meanwhile, so is what it has made: nobody gives commands, and the thread ends.
-        let copier = Self { cuda, device, ring, commands: Some(commands), thread: Some(thread) };
-        has_begun.await.unwrap_or(Err(Error::Ended { device }))?;
+        let mut copier =
+            Self { cuda, device, ring, takes_windows: false, commands: Some(commands), thread: Some(thread) };
+        copier.takes_windows = has_begun.await.unwrap_or(Err(Error::Ended { device }))?;
         Ok(copier)
     }
 
@@ -58,6 +60,12 @@ impl Copier {
     #[must_use]
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// Whether it may copy from where bytes lie in the memory of workers ([`Source::Shared`]). If not, that is not worth a try.
+    #[must_use]
+    pub fn takes_windows(&self) -> bool {
+        self.takes_windows
     }
 
     /// Whether `length` bytes from `address` on are the device's, as far as can be said by the first and the last of them.
@@ -80,11 +88,16 @@ impl Copier {
     /// in that order, is done with it.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Stream`], and the driver's.
     ///
     /// # Safety
     /// It is a stream of the device's primary context, or the default one.
     pub async unsafe fn follow(&self, stream: Stream) -> Result<(), Error> {
+        if stream == Stream::PER_THREAD {
+            let reason =
+                "it is another one on each thread; give the handle of a stream, or synchronize with it and give 0";
+            return Err(Error::Stream { stream: stream.0, reason });
+        }
         self.ask(|answer| Command::Follow(stream, answer)).await
     }
 

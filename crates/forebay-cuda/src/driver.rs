@@ -15,6 +15,9 @@ use crate::traits::Cuda;
 /// The variable by which the tests of this project name a library in the place of the machine's. It is no setting.
 pub const LIBRARY_OF_TESTS: &str = "TESTS_OF_FOREBAY_CUDA_LIBRARY";
 
+/// The driver of this machine, once it was asked for.
+static SHARED: OnceLock<Result<Arc<Driver>, Error>> = OnceLock::new();
+
 /// The library, loaded and begun.
 pub struct Driver {
     functions: sys::Libcuda,
@@ -22,18 +25,23 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// The driver of this machine, loaded when it is first asked for and never unloaded.
+    /// The driver of this machine, loaded when it is first asked for and never unloaded. That may take a second, and more with many GPUs.
     ///
     /// # Errors
     /// [`Error::Library`] where there is none, and the driver's own: the same for as long as the process lives.
     pub fn shared() -> Result<Arc<Self>, Error> {
-        static SHARED: OnceLock<Result<Arc<Driver>, Error>> = OnceLock::new();
         SHARED
             .get_or_init(|| {
                 let named = std::env::var_os(LIBRARY_OF_TESTS).filter(|name| !name.is_empty());
                 Self::load(named.as_deref().map(Path::new)).map(Arc::new)
             })
             .clone()
+    }
+
+    /// What [`Driver::shared`] gave, if it was called: without waiting for anything.
+    #[must_use]
+    pub fn begun() -> Option<Result<Arc<Self>, Error>> {
+        SHARED.get().cloned()
     }
 
     /// The driver `path`, or the machine's.
@@ -151,7 +159,12 @@ impl Cuda for Driver {
     unsafe fn make_current(&self, context: Context) -> Result<(), Error> {
         let context = std::ptr::with_exposed_provenance_mut(context.0);
         // SAFETY: the caller's: it is retained.
-        self.checked("use the device on a thread", unsafe { (self.functions.cuCtxSetCurrent)(context) })
+        self.checked("use the device on a thread", unsafe { (self.functions.cuCtxSetCurrent)(context) })?;
+        // By default, what this thread asks for while another one captures a stream is refused, and ends the capture.
+        let mut mode = sys::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: a place for the answer, which says what the thread might do before.
+        let relaxed = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+        self.checked("use the device beside captures", relaxed)
     }
 
     unsafe fn release(&self, device: Device) {
@@ -194,6 +207,18 @@ impl Cuda for Driver {
         let result = unsafe { (self.functions.cuStreamCreate)(&raw mut stream, sys::CU_STREAM_NON_BLOCKING) };
         self.checked("make a stream", result)?;
         Ok(Stream(stream.expose_provenance()))
+    }
+
+    unsafe fn is_captured(&self, stream: Stream) -> Result<bool, Error> {
+        let mut status = sys::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: a place for the answer; the caller's: the stream is one.
+        match unsafe { (self.functions.cuStreamIsCapturing)(stream_of(stream), &raw mut status) } {
+            // The default stream, and one that it waits for is.
+            sys::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+            result => self
+                .checked("ask whether a stream is captured", result)
+                .map(|()| status != sys::CU_STREAM_CAPTURE_STATUS_NONE),
+        }
     }
 
     unsafe fn end_stream(&self, stream: Stream) {

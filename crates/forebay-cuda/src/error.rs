@@ -33,6 +33,14 @@ pub enum Error {
         /// Where it was to be.
         device: Device,
     },
+    /// Copies cannot come after what is on a stream.
+    #[error("copies cannot wait for the stream {stream:#x}: {reason}")]
+    Stream {
+        /// CUDA's handle of it.
+        stream: usize,
+        /// Why not, and what helps.
+        reason: &'static str,
+    },
     /// The driver refused something.
     #[error("cannot {what}: {name} ({code}): {text}")]
     Driver {
@@ -68,6 +76,7 @@ impl Error {
         match self {
             Self::Library { .. } | Self::NoDevice { .. } => libc::ENODEV,
             Self::NotOfDevice { .. } => libc::EFAULT,
+            Self::Stream { .. } => libc::EINVAL,
             Self::Driver { code, .. } => match *code {
                 sys::CUDA_ERROR_INVALID_VALUE => libc::EINVAL,
                 sys::CUDA_ERROR_OUT_OF_MEMORY => libc::ENOMEM,

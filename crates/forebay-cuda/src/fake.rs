@@ -47,6 +47,8 @@ struct State {
     fails: Option<(&'static str, usize, u32)>,
     broken: Option<u32>,
     copied: usize,
+    /// The stream that is captured.
+    captured: Option<Stream>,
 }
 
 #[derive(Debug)]
@@ -89,6 +91,11 @@ impl Fake {
     /// Whether memory that is mapped for reading only can be registered.
     pub fn take_read_only(&self, takes: bool) {
         self.state.lock().takes_read_only = takes;
+    }
+
+    /// `stream` is captured, until none is.
+    pub fn capture(&self, stream: Option<Stream>) {
+        self.state.lock().captured = stream;
     }
 
     /// How many bytes are registered.
@@ -253,6 +260,12 @@ impl Cuda for Fake {
         let stream = state.make();
         state.streams.insert(stream, VecDeque::new());
         Ok(Stream(stream))
+    }
+
+    unsafe fn is_captured(&self, stream: Stream) -> Result<bool, Error> {
+        let state = self.state.lock();
+        state.in_context("stream")?;
+        Ok(state.captured == Some(stream))
     }
 
     unsafe fn end_stream(&self, stream: Stream) {

@@ -31,6 +31,11 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Stream {
+    /// `CU_STREAM_PER_THREAD`: the default stream of whichever thread uses it.
+    pub const PER_THREAD: Self = Self(2);
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cuda:{}", self.0)

@@ -4,7 +4,7 @@
 //! window is registered in pieces of [`PIECE`], each when the first copy reads from it, and stays so: what is read once is read again. No
 //! more is pinned than the worker's memory.
 //!
-//! A window's mapping is held here while a piece of it is registered. When nobody else holds it (the worker has gone, and no view of it
+//! A window's mapping is held here while a piece of it is registered. When nobody reads it any more (the worker has gone, and no view of it
 //! is left), its registration ends, and the memory is the system's ([`Registered::sweep`]).
 
 use std::ptr::NonNull;
@@ -95,6 +95,8 @@ impl Window {
             let ended = unsafe { cuda.unregister(self.memory.base().add(piece * PIECE)) };
             if let Err(error) = ended {
                 tracing::warn!(%error, "memory stays pinned");
+                // What would be mapped there next would be copied from the pages that the driver knows there.
+                self.memory.leak();
             }
         }
     }
@@ -103,6 +105,10 @@ impl Window {
 impl Registered {
     pub(crate) fn new(takes_read_only: bool) -> Self {
         Self { windows: Vec::new(), takes_read_only }
+    }
+
+    pub(crate) fn takes_windows(&self) -> bool {
+        self.takes_read_only
     }
 
     /// The parts that `spans` are copied in, each within one registration; `None` if one of them is not registered and cannot be.
@@ -133,7 +139,7 @@ impl Registered {
     /// Lets go of windows that nobody has any more: a copy that is under way holds its own.
     pub(crate) fn sweep(&mut self, cuda: &dyn Cuda) {
         self.windows.retain(|window| {
-            let is_gone = window.memory.is_alone();
+            let is_gone = window.memory.is_unused();
             if is_gone {
                 window.end(cuda);
             }

@@ -34,7 +34,7 @@ pub trait Cuda: fmt::Debug + Send + Sync + 'static {
     /// [`Error::NoDevice`], and the driver's.
     fn retain(&self, device: Device) -> Result<Context, Error>;
 
-    /// Has this thread use `context`.
+    /// Has this thread use `context`, and whatever it does be no part of graphs: a program may capture its streams while others read.
     ///
     /// # Errors
     /// The driver's.
@@ -78,6 +78,15 @@ pub trait Cuda: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// The driver's.
     fn stream(&self) -> Result<Stream, Error>;
+
+    /// Whether `stream`, which may be another's, is captured: what is put on it is not carried out, but recorded for a graph.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// It is a stream of the current context, or the default one.
+    unsafe fn is_captured(&self, stream: Stream) -> Result<bool, Error>;
 
     /// Ends a stream.
     ///

@@ -2,16 +2,25 @@
 
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Mapped memory, unmapped on drop.
+/// Mapped memory, for those who read it or write to it.
 #[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
     length: usize,
     /// Whether its pages are the same memory for as long as it is mapped.
     is_steady: bool,
+    mapped: Arc<Mapped>,
+}
+
+/// The addresses of a region, unmapped on drop: the region holds them, and who must know that nothing else is mapped there.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    base: NonNull<u8>,
+    length: usize,
 }
 
 // SAFETY: the region is plain memory that stays mapped until drop; its holder sees to it which thread may access which
@@ -19,6 +28,10 @@ pub(crate) struct Region {
 unsafe impl Send for Region {}
 // SAFETY: as above; `Region` itself never reads or writes the memory.
 unsafe impl Sync for Region {}
+// SAFETY: it never reads or writes the memory, and may be unmapped by any thread.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
 
 impl Region {
     /// Zeros of this process's own, to be read and written.
@@ -47,7 +60,8 @@ impl Region {
     }
 
     fn at(base: *mut u8, length: usize) -> rustix::io::Result<Self> {
-        NonNull::new(base).map(|base| Self { base, length, is_steady: false }).ok_or(rustix::io::Errno::NOMEM)
+        let base = NonNull::new(base).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { base, length, is_steady: false, mapped: Arc::new(Mapped { base, length }) })
     }
 
     /// It, and whether nobody can put other pages in the place of its own.
@@ -58,6 +72,10 @@ impl Region {
 
     pub(crate) fn is_steady(&self) -> bool {
         self.is_steady
+    }
+
+    pub(crate) fn mapped(&self) -> &Arc<Mapped> {
+        &self.mapped
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -75,18 +93,18 @@ fn layout(length: usize) -> std::alloc::Layout {
 }
 
 #[cfg(miri)]
-impl Drop for Region {
+impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it came from there with this layout; every view holds the region alive, so no view is left.
+        // SAFETY: it came from there with this layout; every view holds the region alive, which holds this, so no view is left.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), layout(self.length)) }
     }
 }
 
 #[cfg(not(miri))]
-impl Drop for Region {
+impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the range is the whole mapping; every view holds the region alive, so no view is left. An error would mean that
-        // the range was not mapped, which cannot be acted on.
+        // SAFETY: the range is the whole mapping; every view holds the region alive, which holds this, so no view is left. An error would
+        // mean that the range was not mapped, which cannot be acted on.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

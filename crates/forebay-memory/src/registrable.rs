@@ -6,37 +6,56 @@
 //! which is seen when the memory is mapped ([`Window::map`](crate::Window::map)).
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use crate::region::Region;
+use crate::region::{Mapped, Region};
 
 /// A mapping whose pages stay. It stays mapped for as long as this is held.
 #[derive(Clone, Debug)]
 pub struct Registrable {
-    region: Arc<Region>,
+    base: NonNull<u8>,
+    length: usize,
+    /// What windows and views hold.
+    region: Weak<Region>,
+    mapped: Arc<Mapped>,
 }
+
+// SAFETY: the address is that of the mapping, which may be held and looked at by any thread.
+unsafe impl Send for Registrable {}
+// SAFETY: as above.
+unsafe impl Sync for Registrable {}
 
 impl Registrable {
     /// That of `region`, if its pages stay.
     pub(crate) fn of(region: &Arc<Region>) -> Option<Self> {
-        region.is_steady().then(|| Self { region: Arc::clone(region) })
+        region.is_steady().then(|| Self {
+            base: region.base(),
+            length: region.length(),
+            region: Arc::downgrade(region),
+            mapped: Arc::clone(region.mapped()),
+        })
     }
 
     /// Where it begins. The memory is to be read only.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
-        self.region.base()
+        self.base
     }
 
     /// Its bytes.
     #[must_use]
     pub fn length(&self) -> usize {
-        self.region.length()
+        self.length
     }
 
-    /// Whether there is nobody else who holds the mapping: no window and no view, so that there will be no more.
+    /// Whether nobody reads the memory any more: there is no window and no view, and there will be none, however many hold this.
     #[must_use]
-    pub fn is_alone(&self) -> bool {
-        Arc::strong_count(&self.region) == 1
+    pub fn is_unused(&self) -> bool {
+        self.region.strong_count() == 0
+    }
+
+    /// Has the mapping stay for ever: a device may go on with its pages, so nothing else is to be mapped there.
+    pub fn leak(&self) {
+        std::mem::forget(Arc::clone(&self.mapped));
     }
 }

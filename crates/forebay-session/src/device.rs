@@ -101,7 +101,7 @@ impl Session {
         let Some(first) = reads.iter().find(|read| read.length > 0) else { return Ok(vec![0; reads.len()]) };
         let device = match device {
             Some(number) => Device(number),
-            None => device_of(first.to)?,
+            None => device_of(first.to).await?,
         };
         let in_use = self.devices.get(device).await?;
         for read in &reads {
@@ -250,7 +250,7 @@ async fn bring(copier: &Copier, piece: &Piece) -> Result<Source, Error> {
         let text = format!("a read of {length} bytes at {offset} gave {got}");
         return Err(of_path(Failure::new(FailureKind::Corrupt, text), &file.version().path));
     }
-    if spans.iter().all(|span| span.registrable().is_some()) {
+    if copier.takes_windows() && spans.iter().all(|span| span.registrable().is_some()) {
         return Ok(Source::Shared(spans));
     }
     staged(copier, &spans).await
@@ -273,20 +273,22 @@ async fn copy(
     source: Source,
     tickets: [Ticket; 2],
 ) -> (usize, usize, Happened) {
-    let copied = copied(&in_use.copier, piece.to, source, tickets).await;
+    let copied = copied(in_use, piece.to, source, tickets).await;
     (slot, number, Happened::Copied(copied.map_err(|error| error.about(&piece.file.version().path))))
 }
 
 /// Copies what has come: from a pinned buffer in the end, if it lies where the driver cannot copy from.
-async fn copied(copier: &Copier, to: DeviceAddress, source: Source, tickets: [Ticket; 2]) -> Result<(), Error> {
-    let [first, second] = tickets;
+async fn copied(in_use: Arc<InUse>, to: DeviceAddress, source: Source, tickets: [Ticket; 2]) -> Result<(), Error> {
+    let (copier, [first, second]) = (&in_use.copier, tickets);
     // SAFETY: who made the read gave the memory away until no ticket is left, which is before its future ends.
     let spans = match unsafe { copier.copy(source, to, first) }.await? {
         Ended::Copied => return Ok(()),
         Ended::NotRegistered(spans) => spans,
     };
-    let source = staged(copier, &spans).await?;
-    drop(spans);
+    // A task of its own, as `read`: other pieces are copied meanwhile.
+    let of_task = Arc::clone(&in_use);
+    let staging = AbortOnDropHandle::new(tokio::spawn(async move { staged(&of_task.copier, &spans).await }));
+    let source = staging.await.unwrap_or_else(|_| Err(Error::lost("a read into memory of a GPU")))?;
     // SAFETY: as above.
     match unsafe { copier.copy(source, to, second) }.await? {
         Ended::Copied => Ok(()),

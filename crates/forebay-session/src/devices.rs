@@ -16,18 +16,28 @@ pub fn count() -> Result<u32, Error> {
     Ok(Driver::shared()?.devices()?)
 }
 
+/// The driver. What begins it the first time is a thread that nobody else waits for, as others do for those of the runtime, and for that of
+/// an event loop.
+async fn driver() -> Result<Arc<Driver>, Error> {
+    if let Some(begun) = Driver::begun() {
+        return Ok(begun?);
+    }
+    let begun = tokio::task::spawn_blocking(Driver::shared).await;
+    Ok(begun.map_err(|_| Error::lost("the beginning of CUDA"))??)
+}
+
 /// The device whose memory is at `address`.
 ///
 /// # Errors
 /// EFAULT if it is no device's.
-pub(crate) fn device_of(address: DeviceAddress) -> Result<Device, Error> {
+pub(crate) async fn device_of(address: DeviceAddress) -> Result<Device, Error> {
     let refused = || {
         let what = format!("{:#x} is no memory of a GPU", address.0);
         let next = "give the address of a tensor that lies on one, as `tensor.data_ptr()`, or read with read_into";
         let error = std::io::Error::from_raw_os_error(libc::EFAULT);
         Error { next: Some(next.to_owned()), ..Error::system(&what, &error) }
     };
-    Driver::shared()?.device_of(address)?.ok_or_else(refused)
+    driver().await?.device_of(address)?.ok_or_else(refused)
 }
 
 /// Those that are in use.
@@ -59,7 +69,7 @@ impl Devices {
         if let Some(found) = in_use.get(&device) {
             return Ok(Arc::clone(found));
         }
-        let copier = Copier::start(Driver::shared()?, device).await?;
+        let copier = Copier::start(driver().await?, device).await?;
         let opened = Arc::new(InUse { copier, turn: Arc::default() });
         in_use.insert(device, Arc::clone(&opened));
         Ok(opened)

@@ -119,6 +119,7 @@ fn memory_that_cannot_be_registered_is_said_so_and_its_spans_come_back() {
         }
         let (copier, to) = (started(&fake), fake.allocate(DEVICE, 1 << 20));
         let (seen, own) = near.bytes(1, 5000, Arc::new(()));
+        assert_eq!(copier.takes_windows(), refuses == 1);
         // It is not asked for again.
         for _ in 0..2 {
             let source = Source::Shared([seen.clone()].into_iter().collect());
@@ -202,6 +203,23 @@ fn a_device_that_is_not_there_and_memory_that_is_not_its_own_are_refused() {
         let refused = copier.check(address, length).unwrap_err();
         assert!(matches!(refused, Error::NotOfDevice { .. }) && refused.errno() == libc::EFAULT, "{refused}");
     }
+}
+
+#[test]
+fn copies_come_after_no_stream_that_is_captured_or_another_one_on_each_thread() {
+    let fake = Arc::new(Fake::new(2));
+    let (copier, to) = (started(&fake), fake.allocate(DEVICE, 100));
+    fake.capture(Some(Stream(0)));
+    for (stream, said) in [(Stream(0), "captured"), (Stream::PER_THREAD, "on each thread")] {
+        // SAFETY: the default stream, and one that is not used.
+        let refused = wait(unsafe { copier.follow(stream) }).unwrap_err();
+        assert!(refused.to_string().contains(said) && refused.errno() == libc::EINVAL, "{refused}");
+    }
+    fake.capture(None);
+    // SAFETY: the default stream.
+    wait(unsafe { copier.follow(Stream(0)) }).unwrap();
+    let source = staged(&copier, b"after");
+    assert!(matches!(copied(&copier, source, to), Ok(Ended::Copied)));
 }
 
 #[test]

@@ -20,6 +20,7 @@ enum {
     NOT_READY = 600,
     ALREADY_REGISTERED = 712,
     NOT_REGISTERED = 713,
+    CAPTURE_UNSUPPORTED = 900,
 };
 
 enum { DEVICES = 2, MAX = 4096 };
@@ -34,6 +35,11 @@ struct stream { int is_used; size_t begin, count; struct work works[MAX]; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread void *current;
+/* What the thread may do while a stream is captured: anything if this is 2. */
+static __thread unsigned capture_mode;
+/* That stream. */
+static void *captured;
+static int is_capturing;
 static int is_begun;
 static struct allocation allocations[MAX];
 static struct range registered[MAX];
@@ -53,6 +59,7 @@ static CUresult checked(const char *name, int wants_context) {
     if (!is_begun) return NOT_INITIALIZED;
     if (wants_context && current == NULL) return INVALID_CONTEXT;
     if (broken != SUCCESS && wants_context) return broken;
+    if (is_capturing && wants_context && capture_mode != 2) return CAPTURE_UNSUPPORTED;
     if (fails_with != 0 && strcmp(failing, name) == 0 && fails_after-- == 0) {
         CUresult code = (CUresult)fails_with;
         fails_with = 0;
@@ -204,6 +211,15 @@ CUresult cuCtxSetCurrent(void *context) {
     return SUCCESS;
 }
 
+CUresult cuThreadExchangeStreamCaptureMode(unsigned *mode) {
+    BEGIN("cuThreadExchangeStreamCaptureMode", 0)
+    if (*mode > 2) END(INVALID_VALUE);
+    unsigned before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    END(SUCCESS);
+}
+
 CUresult cuPointerGetAttribute(void *answer, int attribute, uint64_t address) {
     BEGIN("cuPointerGetAttribute", 0)
     struct allocation *found = allocation_of(address, 1);
@@ -274,6 +290,12 @@ CUresult cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     if (found == NULL || flags != 0) END(INVALID_VALUE);
     streams_followed++;
     END(push(stream, (struct work){.kind = WAIT, .event = (uintptr_t)event, .records = found->recorded}));
+}
+
+CUresult cuStreamIsCapturing(void *stream, unsigned *status) {
+    BEGIN("cuStreamIsCapturing", 0)
+    *status = is_capturing && stream == captured;
+    END(SUCCESS);
 }
 
 CUresult cuEventCreate(void **event, unsigned flags) {
@@ -373,6 +395,14 @@ void fake_fail(const char *name, int after, int code) {
 void fake_delay(size_t times) {
     pthread_mutex_lock(&lock);
     delay = times;
+    pthread_mutex_unlock(&lock);
+}
+
+/* From now on the stream `handle` is captured, by another thread than those that ask for anything; or none is. */
+void fake_capture(int is_captured, uint64_t handle) {
+    pthread_mutex_lock(&lock);
+    is_capturing = is_captured;
+    captured = (void *)(uintptr_t)handle;
     pthread_mutex_unlock(&lock);
 }
 
