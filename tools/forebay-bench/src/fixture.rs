@@ -107,6 +107,11 @@ impl Fixture {
         Self::memory_for(self.settings.size)
     }
 
+    /// Memory in which the large file is one that `up` materialises as it comes: no more than half of what it lends to files.
+    pub(crate) fn ample_memory(&self) -> ByteSize {
+        ByteSize::bytes(3 * self.settings.size + (1 << 30))
+    }
+
     /// The same for so many bytes beside the small files.
     pub(crate) fn memory_for(bytes: u64) -> ByteSize {
         ByteSize::bytes((bytes + bytes / 4 + (256 << 20)).next_multiple_of(1 << 20))

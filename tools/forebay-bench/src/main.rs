@@ -12,12 +12,14 @@
 //!   that does nothing;
 //! * `peer.rs`: file systems of others, started and ended; `far.rs`: a worker some time away; `materialised.rs`: files that the
 //!   kernel reads by itself;
-//! * `mount.rs`, `mount_rdma.rs`, `depth.rs`, `local.rs`, `remote.rs`, `shared.rs`, `small.rs`, `peers.rs`, `model.rs`, `client.rs`,
-//!   `transport.rs`, `security.rs`, `rdma.rs`, `cold.rs`, `writing.rs`, `tuning.rs`: what is measured, a section each;
+//! * `mount.rs`, `mount_rdma.rs`, `depth.rs`, `local.rs`, `again.rs`, `remote.rs`, `shared.rs`, `small.rs`, `listing.rs`, `peers.rs`,
+//!   `model.rs`, `client.rs`, `tail.rs`, `transport.rs`, `security.rs`, `rdma.rs`, `cold.rs`, `writing.rs`, `tuning.rs`: what is
+//!   measured, a section each;
 //! * `report.rs`: Markdown, JSON, and whether the targets are met.
 //!
 //! Tables go to standard output, progress to standard error.
 
+mod again;
 mod amplification;
 mod client;
 mod cold;
@@ -32,6 +34,7 @@ mod huge;
 mod iperf;
 mod latencies;
 mod library;
+mod listing;
 mod local;
 mod machine;
 mod materialised;
@@ -54,6 +57,7 @@ mod server;
 mod settings;
 mod shared;
 mod small;
+mod tail;
 mod through;
 mod transport;
 mod tuning;
@@ -143,18 +147,24 @@ enum Section {
     Depth,
     /// Files that the kernel reads without asking the mount
     Local,
+    /// Files that are read for the second time, by `forebay up` as it comes, and the memory that it takes
+    Again,
     /// A worker 300 µs away
     Remote,
     /// Sixteen jobs on one file and on sixteen
     Shared,
     /// Ten thousand small files, against the file systems of others
     Small,
+    /// Ten thousand names in one directory, against the file systems of others
+    Listing,
     /// Warm reads against the file systems of others
     Peers,
     /// Loading a model with safetensors
     Model,
     /// The client library without FUSE, and what integrity costs
     Client,
+    /// The slowest reads while one of three workers stands still
+    Tail,
     /// The TCP transport alone
     Transport,
     /// What proofs and encryption cost over TCP, and how long many connections at once take
@@ -202,12 +212,15 @@ fn main() -> anyhow::Result<()> {
             Section::MountRdma => mount_rdma::measure(&fixture, &progress, &mut report)?,
             Section::Depth => depth::measure(&fixture, &progress, &mut report)?,
             Section::Local => local::measure(&fixture, &progress, &mut report)?,
+            Section::Again => again::measure(&fixture, &progress, &mut report)?,
             Section::Remote => remote::measure(&fixture, &progress, &mut report)?,
             Section::Shared => shared::measure(&fixture, &progress, &mut report)?,
             Section::Small => small::measure(&fixture, &runtime, &progress, &mut report)?,
+            Section::Listing => listing::measure(&fixture, &progress, &mut report)?,
             Section::Peers => peers::measure(&fixture, &progress, &mut report)?,
             Section::Model => model::measure(&fixture, &progress, &mut report)?,
             Section::Client => client::measure(&fixture, &runtime, &progress, &mut report)?,
+            Section::Tail => tail::measure(&fixture, &progress, &mut report)?,
             Section::Transport => transport::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Security => security::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Rdma => rdma::measure(&fixture, &runtime, &progress, &mut report)?,
