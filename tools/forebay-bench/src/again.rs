@@ -78,7 +78,7 @@ fn speed(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow:
     let tmpfs = HugeTmpfs::mount(&fixture.mountpoint("huge"), fixture.settings.size + (64 << 20))?;
     let huge = &Target::new("huge tmpfs", tmpfs.take(&fixture.on_tmpfs())?, Vec::new());
     let lines = fixture.settings.chosen(&lines());
-    let mounted = &RefCell::new(None);
+    let mounted: &RefCell<Option<MountProcess>> = &RefCell::default();
     let cases = lines.iter().flat_map(|fio| {
         let fio = *fio;
         let first = move || {
@@ -88,7 +88,7 @@ fn speed(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow:
             Ok(sample)
         };
         let second = move || {
-            let mount: MountProcess = mounted.take().context("nothing is mounted")?;
+            let mount = mounted.take().context("nothing is mounted")?;
             let target = Target::new("second", mount.path().join(LARGE), [mount.pid()]);
             let sample = target.run(fixture, fio.passes(PASSES))?.sample;
             let passed = counters::count(&counters::of(&mount)?, "/local/handles/passed")?;
