@@ -48,7 +48,8 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     progress.say("The slowest reads while one of three workers stands still");
     let distant = fixture.distant_server(DISTANCE)?;
     let workers = (0..WORKERS).map(|_| worker(fixture, &distant)).collect::<anyhow::Result<Vec<_>>>()?;
-    let (hedged, plain) = (&mount(fixture, "hedged", &workers, true)?, &mount(fixture, "plain", &workers, false)?);
+    let hedged = &mount(fixture, "hedged", &workers, true)?;
+    let plain = &mount(fixture, "plain", &workers, false)?;
     for mount in [hedged, plain] {
         read_to_end(&mount.path().join(LARGE), OFlags::DIRECT)?;
     }

@@ -33,7 +33,7 @@ impl Peer for Ours {
 
     fn settings(&self) -> &'static str {
         match self {
-            Self::Default => "`up`, `--memory` of three times the file and 1 GiB",
+            Self::Default => "`up`, `--memory` of three times the file, at least 1 GiB, its default",
             Self::Daemon | Self::SizedDaemon(_) => "`up`, `client.local.size=0`",
             Self::Sized(_) => "`up`",
             Self::SizedPrewarmed(_) => "`up`, `worker.memory.prewarm=true`",
