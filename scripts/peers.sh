@@ -7,6 +7,8 @@
 #   s3fs      the distribution's package
 #   geesefs   only if it is on PATH or in the directory already: its module replaces others, which `go install` refuses;
 #             its releases have a binary for Linux
+#   Mountpoint for Amazon S3 (mount-s3)
+#             only if it is on PATH or in the directory already: no package of a registry has the program
 #   Python    a virtual environment with the `safetensors` package
 #
 # Builds run one at a time and with the lowest priority. Whatever is in the directory already stays: remove it to have it anew.
@@ -111,4 +113,5 @@ show rclone rclone version
 show JuiceFS juicefs version
 show s3fs s3fs --version
 show geesefs geesefs --version
+show mountpoint-s3 mount-s3 --version
 show safetensors "$directory/python/bin/python" -c 'import safetensors; print(safetensors.__version__)'

@@ -5,7 +5,7 @@ Prints tables in Markdown: medians of rounds in which all take turns, and how of
 
 * `forebay.safetensors.load_file` beside `safetensors.numpy.load_file`: arrays of all tensors, in memory of their own;
 * `libforebay_streamer.so` beside Run:ai's `libstreamer.so`, where that is installed: all tensors into one buffer, by the interface of
-  0.17.
+  0.17. With `--mount` also Run:ai's on a mount by `forebay up` as it comes.
 
 Forebay's cache is in the process, or a worker's in another one on this host.
 """
@@ -18,6 +18,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ from scene import BUCKET, Rounds, Worker, head, make_plain, origin, somewhere, w
 
 IN_PROCESS, OF_WORKER = "in the process", "of a worker"
 OURS, THEIRS = "forebay.safetensors", "safetensors on tmpfs"
-OUR_STREAMER, THEIR_STREAMER = "libforebay_streamer.so", "Run:ai's on tmpfs"
+OUR_STREAMER, THEIR_STREAMER, THEIRS_ON_MOUNT = "libforebay_streamer.so", "Run:ai's on tmpfs", "Run:ai's on the mount"
 NAME = "model.safetensors"
 
 
@@ -136,6 +137,20 @@ def streamer(library: Path, variables: dict[str, str], load: Callable[[Streamer]
         started.close()
 
 
+@contextlib.contextmanager
+def mounted(program: Path, place: Path, sizes: Sizes) -> Iterator[Path]:
+    """The bucket in a file system, by a process that has memory enough for the model to be materialised, and no other setting."""
+    at = place / "mount"
+    at.mkdir()
+    memory = max(4 * sizes.tensors * sizes.tensor >> 20, 128)
+    mount: list[str | Path] = [program, "up", f"s3://{BUCKET}", at, "--memory", f"{memory}MiB"]
+    subprocess.run(mount, stdout=subprocess.DEVNULL, check=True)
+    try:
+        yield at
+    finally:
+        subprocess.run([program, "umount", "--lazy", at], check=True)
+
+
 def their_streamer() -> Path | None:
     """Run:ai's library, where it is installed. Their package is not imported: that needs torch."""
     found = importlib.util.find_spec("runai_model_streamer")
@@ -168,7 +183,9 @@ def tensors(place: Path, sizes: Sizes, count: int, of: Worker) -> Iterator[str]:
         yield from rounds.rows(OURS, [THEIRS], cache)
 
 
-def streamed(place: Path, sizes: Sizes, count: int, of: Worker, ours: Path, theirs: Path | None) -> Iterator[str]:
+def streamed(
+    place: Path, sizes: Sizes, count: int, of: Worker, ours: Path, theirs: Path | None, mount: Path | None
+) -> Iterator[str]:
     """The rows of the streamers."""
     path = place / "s3" / BUCKET / NAME
     begin = path.stat().st_size - sizes.tensors * sizes.tensor
@@ -197,6 +214,8 @@ def streamed(place: Path, sizes: Sizes, count: int, of: Worker, ours: Path, thei
     libraries = {IN_PROCESS: (ours, in_process, cached), OF_WORKER: (ours, to_worker, cached)}
     if theirs is not None:
         libraries[THEIR_STREAMER] = (theirs, {}, str(path))
+        if mount is not None:
+            libraries[THEIRS_ON_MOUNT] = (theirs, {}, str(mount / NAME))
     with contextlib.ExitStack() as stack:
         peers: dict[str, tuple[Streamer, str]] = {}
         for peer, (library, variables, name) in libraries.items():
@@ -207,9 +226,14 @@ def streamed(place: Path, sizes: Sizes, count: int, of: Worker, ours: Path, thei
             for peer, (started, name) in peers.items():
                 took = timed(functools.partial(started.load, name, ranges, buffer))
                 for cache in [peer] if peer in by_cache else list(by_cache):
-                    by_cache[cache].note(what, OUR_STREAMER if peer in by_cache else THEIR_STREAMER, took)
+                    by_cache[cache].note(what, OUR_STREAMER if peer in by_cache else peer, took)
     for cache, rounds in by_cache.items():
-        yield from rounds.rows(OUR_STREAMER, [THEIR_STREAMER], cache)
+        yield from rounds.rows(OUR_STREAMER, other_streamers(mount), cache)
+
+
+def other_streamers(mount: Path | None) -> list[str]:
+    """What stands beside ours."""
+    return [THEIR_STREAMER, *([THEIRS_ON_MOUNT] if mount is not None else [])]
 
 
 def main() -> None:
@@ -217,6 +241,7 @@ def main() -> None:
     parser.add_argument("--server", type=Path, required=True, help="forebay-testkit-s3")
     parser.add_argument("--program", type=Path, required=True, help="forebay")
     parser.add_argument("--streamer", type=Path, help="libforebay_streamer.so, to be measured, too")
+    parser.add_argument("--mount", action="store_true", help="measure Run:ai's streamer on a mount, too")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="little of all, to see that it works")
     options = parser.parse_args()
@@ -231,8 +256,10 @@ def main() -> None:
         print(head(OURS, [THEIRS], "cache"))
         print("\n".join(tensors(place, sizes, count, of)), flush=True)
         if options.streamer:
-            print(f"\n{head(OUR_STREAMER, [THEIR_STREAMER], 'cache')}")
-            print("\n".join(streamed(place, sizes, count, of, options.streamer, their_streamer())), flush=True)
+            mount = stack.enter_context(mounted(options.program, place, sizes)) if options.mount else None
+            print(f"\n{head(OUR_STREAMER, other_streamers(mount), 'cache')}")
+            rows = streamed(place, sizes, count, of, options.streamer, their_streamer(), mount)
+            print("\n".join(rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,12 @@ impl Fixture {
         Self::memory_for(self.settings.size)
     }
 
+    /// Memory in which the large file is one that `up` materialises as it comes: no more than half of what it lends to files. What it
+    /// has by default is enough for one of 384 MiB.
+    pub(crate) fn ample_memory(&self) -> ByteSize {
+        ByteSize::bytes((3 * self.settings.size).max(1 << 30))
+    }
+
     /// The same for so many bytes beside the small files.
     pub(crate) fn memory_for(bytes: u64) -> ByteSize {
         ByteSize::bytes((bytes + bytes / 4 + (256 << 20)).next_multiple_of(1 << 20))

@@ -8,6 +8,7 @@ mod foreign;
 mod geesefs;
 mod juicefs;
 mod mounted;
+mod mountpoint;
 mod ours;
 mod place;
 mod program;
@@ -29,6 +30,7 @@ pub(crate) fn installed(ours: &[Ours]) -> Vec<Box<dyn Peer>> {
         Box::new(s3fs::S3fs),
         Box::new(juicefs::JuiceFs),
         Box::new(rclone::Rclone),
+        Box::new(mountpoint::Mountpoint),
     ]);
     all.retain(|peer| peer.version().is_some());
     all

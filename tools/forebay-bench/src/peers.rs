@@ -1,7 +1,8 @@
 //! Warm reads through Forebay and through the file systems of others, all of the same object from the same S3 server.
 //!
 //! All are mounted at once and each read goes through all of them in turn. Everything is warm in every cache, and the page cache is
-//! empty before reads that it could answer. Forebay takes part twice: as it comes, and with the file kept whole on this machine.
+//! empty before reads that it could answer. Forebay takes part twice: as it comes, where the kernel reads what is read twice by itself,
+//! and with nothing materialised. The same reads of tmpfs stand beside them.
 
 use std::time::Duration;
 
@@ -10,14 +11,14 @@ use crate::fixture::{Fixture, LARGE};
 use crate::peer::{self, Mounted, Ours, Peer, Place};
 use crate::progress::Progress;
 use crate::reading::read_to_end;
-use crate::report::{Report, Table, kilo, latency, rate, seconds, times};
+use crate::report::{Report, Table, kilo, latency, percent, rate, seconds, times};
 use crate::rounds::{self, Outcome, Sample};
-use crate::through::Target;
+use crate::through::{Target, on_tmpfs};
 use rustix::fs::OFlags;
 
-/// What Forebay is to reach of the best of the others.
+/// What Forebay's daemon is to reach of the best of the others.
 const AHEAD: f64 = 1.0;
-/// The same where the kernel makes most of the difference.
+/// The same where the kernel makes most of the difference; and Forebay as it comes, everywhere.
 const FAR_AHEAD: f64 = 2.0;
 /// What a daemon may use while nothing is read, as a share of one processor: a measurement beside it would count it.
 const IDLE: f64 = 0.01;
@@ -25,10 +26,11 @@ const IDLE: f64 = 0.01;
 const WATCH: Duration = Duration::from_secs(1);
 
 /// What is read.
-fn lines() -> [Fio; 6] {
+fn lines() -> [Fio; 8] {
     let (large, small) = (Fio::new(Access::Sequential), Fio::new(Access::Random));
     let programs = large.block(128 << 10);
-    [large, large.jobs(4), small, small.jobs(4), programs.buffered(), programs.mapped()]
+    let [buffered, mapped] = [programs.buffered(), programs.mapped()];
+    [large, large.jobs(4), small, small.jobs(4), buffered, buffered.jobs(4), mapped, mapped.jobs(4)]
 }
 
 /// Measures it.
@@ -36,7 +38,7 @@ fn lines() -> [Fio; 6] {
 /// # Errors
 /// When a part does not start or a measurement fails.
 pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
-    let mut peers = peer::installed(&[Ours::Daemon, Ours::Materialised]);
+    let mut peers = peer::installed(&[Ours::Default, Ours::Daemon]);
     progress.say(&format!("Forebay and {} on the same bucket", count(others(&peers), "other file system")));
     if others(&peers) == 0 {
         progress.say("skipped: no other file system is installed; `scripts/peers.sh` does it");
@@ -65,11 +67,13 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         read_to_end(&target.file, OFlags::empty())?;
     }
     let restless = restless(&peers, &mounts)?;
-    let cases = lines().into_iter().flat_map(|fio| targets.iter().map(move |target| target.case(fixture, fio)));
+    let cases = lines()
+        .into_iter()
+        .flat_map(|fio| targets.iter().map(move |target| target.case(fixture, fio)).chain([on_tmpfs(fixture, fio)]));
     let outcomes = rounds::measure("peers", cases.collect(), fixture.settings.repeat, progress, || ())?;
     mounts.into_iter().try_for_each(Mounted::end)?;
     peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, peer.name())))?;
-    let rows: Vec<&[Outcome]> = outcomes.chunks_exact(peers.len()).collect();
+    let rows: Vec<&[Outcome]> = outcomes.chunks_exact(peers.len() + 1).collect();
     report.table(versions(&peers, &restless));
     report.table(speeds(&peers, &rows, report_of(fixture)));
     report.table(latencies(&peers, &rows));
@@ -107,7 +111,8 @@ fn report_of(fixture: &Fixture) -> String {
     let cache = if fixture.is_root { "empty" } else { "**not emptied, for only root may,**" };
     format!(
         "The same fio through each mount; all caches are warm, the page cache is {cache} before buffered and mapped reads. GB/s for \
-         large reads, thousands a second for 4 KiB. `ahead`: Forebay against the best of the others in the same round."
+         large reads, thousands a second for 4 KiB. `of tmpfs` and `ahead`: Forebay against tmpfs, and against the best of the \
+         others, in the same round."
     )
 }
 
@@ -132,14 +137,23 @@ fn table_of(peers: &[Box<dyn Peer>], title: &str, text: String, last: &[&str]) -
 }
 
 fn speeds(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], text: String) -> Table {
-    let mut table = table_of(peers, "Against other file systems, warm", text, &["best of the others", "ahead"]);
+    let mut table = table_of(
+        peers,
+        "Against other file systems, warm",
+        text,
+        &["tmpfs", "of tmpfs", "best of the others", "ahead"],
+    );
     for (fio, of) in lines().iter().zip(rows) {
         let shown = of.iter().map(if fio.access == Access::Sequential { rate } else { kilo });
+        let of_tmpfs = match of {
+            [ours, .., tmpfs] => percent(ours.ratio(tmpfs, |sample| sample.rate)),
+            _ => String::new(),
+        };
         let (name, ahead) = match (of.first(), best(peers, of, |sample| sample.rate)) {
             (Some(ours), Some((name, best))) => (name, times(ours.ratio(best, |sample| sample.rate), 2)),
             _ => ("", String::new()),
         };
-        table.row(std::iter::once(fio.name()).chain(shown).chain([name.to_owned(), ahead]).collect());
+        table.row(std::iter::once(fio.name()).chain(shown).chain([of_tmpfs, name.to_owned(), ahead]).collect());
     }
     table
 }
@@ -147,7 +161,7 @@ fn speeds(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], text: String) -> Table {
 fn latencies(peers: &[Box<dyn Peer>], rows: &[&[Outcome]]) -> Table {
     let mut table = table_of(peers, "Against other file systems: p50/p99 µs", String::new(), &[]);
     for (fio, of) in lines().iter().zip(rows) {
-        table.row(std::iter::once(fio.name()).chain(of.iter().map(latency)).collect());
+        table.row(std::iter::once(fio.name()).chain(of.iter().take(peers.len()).map(latency)).collect());
     }
     table
 }
@@ -156,7 +170,7 @@ fn processors(peers: &[Box<dyn Peer>], rows: &[&[Outcome]]) -> Table {
     let text = "Seconds of processor time that the daemons used for each GiB.".to_owned();
     let mut table = table_of(peers, "Against other file systems: processor time", text, &[]);
     for (fio, of) in lines().iter().zip(rows) {
-        let used = of.iter().map(|outcome| seconds(outcome.median(|sample| sample.cpu)));
+        let used = of.iter().take(peers.len()).map(|outcome| seconds(outcome.median(|sample| sample.cpu)));
         table.row(std::iter::once(fio.name()).chain(used).collect());
     }
     table
@@ -178,8 +192,8 @@ fn targets_of(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], report: &mut Report)
         let is_far = fio.engine == Engine::Mapped
             || fio.access == Access::Random
             || (fio.access == Access::Sequential && fio.direct && fio.jobs == 4);
-        let goal = if is_far { FAR_AHEAD } else { AHEAD };
         for (peer, ours) in peers.iter().zip(*of).filter(|(peer, _)| is_ours(&***peer)) {
+            let goal = if is_far || peer.name() == Ours::Default.name() { FAR_AHEAD } else { AHEAD };
             let what = format!("{}, {}", peer.name(), fio.name());
             if let Some((name, best)) = best(peers, of, |sample| sample.rate) {
                 report.ratio_target(

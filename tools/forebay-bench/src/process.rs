@@ -89,6 +89,24 @@ pub(crate) fn resident(pid: u32) -> Option<u64> {
     Some(pages * rustix::param::page_size() as u64)
 }
 
+/// What a process takes of memory that is nobody else's: its own pages, and all shared memory and files on tmpfs of the machine
+/// beyond `others` bytes ([`shared_memory`]). What a mount materialises lies there, and mostly in no process.
+pub(crate) fn taken(pid: u32, others: u64) -> Option<u64> {
+    let own = kibibytes(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "RssAnon:")?;
+    Some(own + shared_memory()?.saturating_sub(others))
+}
+
+/// All shared memory and files on tmpfs of the machine, in bytes.
+pub(crate) fn shared_memory() -> Option<u64> {
+    kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "Shmem:")
+}
+
+/// The line `name` of a file that has so many kB in it, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
 /// The resident memory of a process over a run, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Memory {
@@ -139,6 +157,15 @@ impl MemoryWatch {
 
     /// The same for processes that may take `room` bytes at times, and give them back.
     pub(crate) fn start_with_room(processes: Vec<(String, u32)>, room: u64) -> Self {
+        Self::looking(processes, room, resident)
+    }
+
+    /// The same where `look` says what a process takes.
+    pub(crate) fn looking(
+        processes: Vec<(String, u32)>,
+        room: u64,
+        look: impl Fn(u32) -> Option<u64> + Send + 'static,
+    ) -> Self {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut seen: Vec<Memory> = processes
@@ -148,7 +175,7 @@ impl MemoryWatch {
             loop {
                 let event = told.recv_timeout(EVERY);
                 for ((_, pid), memory) in processes.iter().zip(&mut seen) {
-                    let Some(now) = resident(*pid) else { continue };
+                    let Some(now) = look(*pid) else { continue };
                     memory.last = now;
                     memory.most = memory.most.max(now);
                     memory.looks += 1;
@@ -196,6 +223,14 @@ mod tests {
         child.wait().unwrap();
         assert!(cpu_seconds_of_ended_children().is_ok());
         assert!(cpu_seconds_of(&[std::process::id(), std::process::id()]).unwrap() >= 0.0);
+    }
+
+    #[test]
+    fn what_a_process_takes_has_files_on_tmpfs_in_it() {
+        let text = "VmRSS:\t  2048 kB\nRssAnon:\t  1024 kB\nRssFile:\t 0 kB\n";
+        assert_eq!((kibibytes(text, "RssAnon:"), kibibytes(text, "RssShmem:")), (Some(1 << 20), None));
+        // All shared memory of the machine is others'.
+        assert!(shared_memory().is_some() && taken(std::process::id(), u64::MAX) > Some(0));
     }
 
     #[test]

@@ -17,24 +17,28 @@ const READ: usize = 1 << 20;
 const ALIGNMENT: usize = 4096;
 
 /// A buffer that `O_DIRECT` takes.
-struct Aligned {
+pub(crate) struct Aligned {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl Aligned {
-    fn new(length: usize) -> Self {
+    pub(crate) fn new(length: usize) -> Self {
         let bytes = vec![0; length + ALIGNMENT];
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         Self { bytes, start }
     }
 
-    fn get(&mut self, length: usize) -> &mut [u8] {
+    pub(crate) fn get(&mut self, length: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + length]
     }
 }
 
-fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
+/// Opens a file for reading, with more flags.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(crate) fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
     let mut options = OpenOptions::new();
     // The flags are few and low.
     options.read(true).custom_flags(flags.bits() as i32);

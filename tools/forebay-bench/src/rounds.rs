@@ -22,6 +22,10 @@ pub(crate) struct Sample {
     pub(crate) p50: f64,
     /// The 99th percentile.
     pub(crate) p99: f64,
+    /// The 99.9th percentile, where a section has it.
+    pub(crate) p999: f64,
+    /// The longest, likewise.
+    pub(crate) longest: f64,
     /// CPU time that the processes behind it used, in seconds for each GiB, and altogether where no bytes count.
     pub(crate) cpu: f64,
     /// CPU time that the program which read used, likewise.

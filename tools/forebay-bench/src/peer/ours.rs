@@ -1,32 +1,29 @@
 //! Forebay, as the others see it.
 
-use forebay_testkit::MountProcess;
-
-use crate::fixture::{Fixture, LARGE};
-use crate::materialised;
+use crate::fixture::{BY_DAEMON, Fixture};
 use crate::peer::{Mounted, Peer, Place};
 
 /// How `forebay up` is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ours {
-    /// As it comes.
+    /// As it comes, with memory in which the large file is no large one.
+    Default,
+    /// With nothing materialised, so that all bytes come from the daemon.
     Daemon,
-    /// With room for whole files, and the large one among them.
-    Materialised,
     /// As it comes, with a cache for so many bytes.
     Sized(u64),
     /// The same, when all memory of the cache was taken from the kernel, as a worker does at its start.
     SizedPrewarmed(u64),
-    /// As it comes, with room for as many bytes of whole files, each of which is taken when it is first opened.
-    SizedLocal(u64),
+    /// With a cache for so many bytes, and nothing materialised.
+    SizedDaemon(u64),
 }
 
 impl Peer for Ours {
     fn name(&self) -> &'static str {
         match self {
-            Self::Daemon | Self::Sized(_) => "Forebay",
+            Self::Default | Self::Sized(_) => "Forebay",
             Self::SizedPrewarmed(_) => "Forebay, prewarmed",
-            Self::Materialised | Self::SizedLocal(_) => "Forebay, materialised",
+            Self::Daemon | Self::SizedDaemon(_) => "Forebay, by its daemon",
         }
     }
 
@@ -36,43 +33,26 @@ impl Peer for Ours {
 
     fn settings(&self) -> &'static str {
         match self {
-            Self::Daemon => "`up`",
-            Self::Materialised => "`up`, `client.local.size`, `fs local add`",
+            Self::Default => "`up`, `--memory` of three times the file, at least 1 GiB, its default",
+            Self::Daemon | Self::SizedDaemon(_) => "`up`, `client.local.size=0`",
             Self::Sized(_) => "`up`",
             Self::SizedPrewarmed(_) => "`up`, `worker.memory.prewarm=true`",
-            Self::SizedLocal(_) => "`up`, `client.local.size`, `client.local.first_open_size=1MiB`",
         }
     }
 
     fn start(&self, place: &Place<'_>) -> anyhow::Result<Mounted> {
         let fixture = place.fixture;
         let mount = match self {
-            Self::Daemon => fixture.up_at("peer-forebay", &[])?,
-            Self::Materialised => {
-                let mount = possible(materialised::up(fixture, "peer-forebay-local", fixture.settings.size, &[])?)?;
-                materialised::keep(fixture, &mount, LARGE)?;
-                mount
-            }
+            Self::Default => fixture.up_sized("peer-forebay", fixture.ample_memory(), &[])?,
+            Self::Daemon => fixture.up_at("peer-forebay-daemon", &BY_DAEMON)?,
             Self::Sized(bytes) => fixture.up_sized("peer-forebay", Fixture::memory_for(*bytes), &[])?,
             Self::SizedPrewarmed(bytes) => {
                 fixture.prewarmed_up("peer-forebay", None, Fixture::memory_for(*bytes), &[])?
             }
-            Self::SizedLocal(bytes) => {
-                let room = format!("client.local.size={}", Fixture::memory_for(*bytes));
-                let more = ["-o", &room, "-o", "client.local.min_opens=1", "-o", "client.local.first_open_size=1MiB"];
-                let mount = fixture.up_sized("peer-forebay-local", Fixture::memory_for(*bytes), &more)?;
-                possible(mount)?
+            Self::SizedDaemon(bytes) => {
+                fixture.up_sized("peer-forebay-daemon", Fixture::memory_for(*bytes), &BY_DAEMON)?
             }
         };
         Ok(Mounted::ours(mount))
     }
-}
-
-/// A mount that can materialise files.
-fn possible(mount: MountProcess) -> anyhow::Result<MountProcess> {
-    if let Some(reason) = materialised::missing(&mount)? {
-        mount.unmount()?;
-        anyhow::bail!("materialised files: {reason}");
-    }
-    Ok(mount)
 }
