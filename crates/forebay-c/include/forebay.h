@@ -244,7 +244,8 @@ int forebay_wait(forebay_operation *operation,
  # Safety
  None but that the pointers are what they say.
  */
-int forebay_notify(const forebay_operation *operation, int eventfd);
+int forebay_notify(const forebay_operation *operation,
+                   int eventfd);
 
 /*
  Gives an operation up if it is under way, and frees it; NULL is none. When it returns, nothing writes to its memory any more.
@@ -279,7 +280,10 @@ int forebay_put(const forebay_client *client,
  # Safety
  `path` ends with a NUL.
  */
-int forebay_create(const forebay_client *client, const char *path, bool only_new, forebay_upload **upload);
+int forebay_create(const forebay_client *client,
+                   const char *path,
+                   bool only_new,
+                   forebay_upload **upload);
 
 /*
  Adds bytes at the end. It returns when they are copied, and waits while `write.memory` is full: they may be on their way then, and what
@@ -290,7 +294,9 @@ int forebay_create(const forebay_client *client, const char *path, bool only_new
  # Safety
  There are so many bytes.
  */
-int forebay_write(const forebay_upload *upload, const void *bytes, size_t length);
+int forebay_write(const forebay_upload *upload,
+                  const void *bytes,
+                  size_t length);
 
 /*
  Completes a file: it is there, whole, when this returns 0. `entry`, which may be NULL, is told what it is.

@@ -234,7 +234,7 @@ pub(crate) fn restore(
         let staging = files.staging.as_ref().ok_or_else(read_only)?;
         // Elsewhere they have other numbers.
         let is_here = here.is_some() && here == file.pid_namespace;
-        let known = is_here.then(|| std::mem::take(&mut file.processes)).unwrap_or_default();
+        let known = if is_here { std::mem::take(&mut file.processes) } else { Vec::new() };
         let processes = known.into_iter().chain(std::iter::repeat_with(Vec::new));
         writers.extend(file.writers.iter().copied().zip(processes));
         drafts.insert(file.inode, (adopt(staging, &file.draft, bytes)?, file));

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::ensure;
 
 use crate::fixture::Fixture;
-use crate::peer::{self, Mounted, Ours, Peer, Place};
+use crate::peer::{self, Mounted, Ours, Place};
 use crate::progress::Progress;
 use crate::report::{Report, Table, number, times};
 use crate::rounds::{self, Case, Outcome, Sample};
