@@ -19,9 +19,10 @@ use forebay_types::FsPath;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::assembly::{self, LinkReports, RemoteClient};
+use crate::assembly;
 use crate::audit::AuditLog;
 use crate::binding::{self, Ports, WorkerAddresses};
+use crate::clients::{self, LinkReports, RemoteClient};
 use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
@@ -146,7 +147,7 @@ impl Starting<'_> {
             WorkerNode::start(options).await
         };
         let worker = self.parts.worker.insert(Self::unless_cancelled(self.cancelled, started).await?);
-        let client = assembly::local_client(&loaded.config, Arc::clone(worker.worker()) as Arc<dyn Service>).await?;
+        let client = clients::local_client(&loaded.config, Arc::clone(worker.worker()) as Arc<dyn Service>).await?;
         self.parts.client = Some(client.clone());
         let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
         let private = Private { sockets: sockets.as_ref(), page: self.plan.page, token: token.as_ref(), audit };
@@ -351,7 +352,7 @@ impl Starting<'_> {
         self.parts.client_security = Security::of_client(config, is_held_to_lists)?;
         let security = self.parts.client_security.as_deref();
         // It may take seconds to have the kernel back its memory.
-        let client = assembly::remote_client(config, reach, membership, own, away, security);
+        let client = clients::remote_client(config, reach, membership, own, away, security);
         let RemoteClient { client, links } = Self::unless_cancelled(self.cancelled, client).await?;
         Ok((self.parts.client.insert(client).clone(), links))
     }
