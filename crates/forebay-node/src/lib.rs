@@ -39,6 +39,7 @@ mod exposure;
 mod fdstore;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod giving_up;
 mod handover;
 mod hot;
 mod http;
@@ -73,6 +74,7 @@ pub mod staged;
 mod start;
 pub mod state;
 mod stopping;
+mod takeover;
 mod unit_job;
 mod web;
 pub mod window;
