@@ -1,7 +1,7 @@
 //! Configuration: one table of keys, from which everything else about configuration follows.
 //!
-//! [`KEYS`] (in `keys.rs`) has a line for each setting: its field in [`Config`], its dotted name, its type, its
-//! default, its limits and its documentation. From that line come
+//! [`KEYS`] (in `keys.rs`, and `keys/network.rs`) has a line for each setting: its field in [`Config`], its dotted name,
+//! its type, its default, its limits and its documentation. From that line come
 //!
 //! * the field of the typed [`Config`] that the program reads, so a key cannot exist without a reader's place for it;
 //! * the parsing of `forebay.toml`, of the environment (`worker.memory.size` is `FOREBAY_WORKER_MEMORY_SIZE`) and of

@@ -66,7 +66,13 @@ impl<C> fmt::Debug for KeyOf<C> {
 /// /// Documentation, of the field and of the key.
 /// field "dotted.name": Type = default, in lowest..=highest, example "TOML literal";
 /// ```
+///
+/// `sections name;` stands for the sections of another file. There, the macro `name` makes the table of the sections before it, its own
+/// and those after it.
 macro_rules! keys {
+    ($(section $heading:tt $keys:tt)* sections $name:ident; $($after:tt)*) => {
+        $name! { { $(section $heading $keys)* } { $($after)* } }
+    };
     ($(
         section $section:literal {
             $(

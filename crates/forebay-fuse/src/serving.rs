@@ -49,6 +49,16 @@ const PREFERRED_READ: u32 = 1 << 20;
 /// Longer than anything that makes progress takes.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
+/// What a request asks for, as far as it may have to wait.
+pub(crate) trait Work<T>: Future<Output = Result<T, Failure>> + Send + 'static {}
+
+impl<T, F: Future<Output = Result<T, Failure>> + Send + 'static> Work<T> for F {}
+
+/// What tells the kernel how that ended, and says what it told.
+pub(crate) trait Tell<T>: FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static {}
+
+impl<T, F: FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static> Tell<T> for F {}
+
 /// What all requests of a mount share.
 pub(crate) struct MountShared {
     pub(crate) files: FileSystem,
@@ -230,64 +240,52 @@ impl MountShared {
 
     /// Answers a request that may have to wait. `work` does what is asked, unless `waiter` is killed meanwhile; `answer` tells the
     /// kernel and says what it told.
-    pub(crate) fn serve<T, F>(
+    pub(crate) fn serve<T: Send + 'static>(
         self: &Arc<Self>,
         waiter: Waiter,
         operation: Operation,
         seen: Option<Seen>,
-        work: F,
-        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
-    ) where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
+        work: impl Work<T>,
+        answer: impl Tell<T>,
+    ) {
         self.serve_within(Terms::of(self.deadline, waiter), operation, seen, work, answer);
     }
 
     /// The same for a read. If the thread that takes requests `may_wait`, because others take them meanwhile, it waits a moment for the
     /// answer of a worker itself ([`forebay_client::driving`]).
-    pub(crate) fn serve_read<T, F>(
+    pub(crate) fn serve_read<T: Send + 'static>(
         self: &Arc<Self>,
         waiter: Waiter,
         may_wait: bool,
         seen: Option<Seen>,
-        work: F,
-        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
-    ) where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
+        work: impl Work<T>,
+        answer: impl Tell<T>,
+    ) {
         let terms = Terms { may_wait, ..Terms::of(self.deadline, waiter) };
         self.serve_within(terms, Operation::Read, seen, work, answer);
     }
 
     /// The same for what consists of any number of requests to workers, each of which has a deadline, and must come to its end: it
     /// changes something.
-    pub(crate) fn serve_patiently<T, F>(
+    pub(crate) fn serve_patiently<T: Send + 'static>(
         self: &Arc<Self>,
         operation: Operation,
         seen: Option<Seen>,
-        work: F,
-        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
-    ) where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
+        work: impl Work<T>,
+        answer: impl Tell<T>,
+    ) {
         let terms = Terms { deadline: PATIENCE, waiter: None, may_wait: false };
         self.serve_within(terms, operation, seen, work, answer);
     }
 
-    fn serve_within<T, F>(
+    fn serve_within<T: Send + 'static>(
         self: &Arc<Self>,
         Terms { deadline, waiter, may_wait }: Terms,
         operation: Operation,
         seen: Option<Seen>,
-        work: F,
-        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
-    ) where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
+        work: impl Work<T>,
+        answer: impl Tell<T>,
+    ) {
         let started = Instant::now();
         let finish = move |shared: &MountShared, outcome: Result<T, Errno>| {
             let told = answer(shared, outcome);

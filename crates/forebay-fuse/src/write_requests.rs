@@ -3,7 +3,6 @@
 //! A write is answered at once when there is room in the staging directory, by the thread that took it. Everything else goes to
 //! the origin and is answered when it has arrived there.
 
-use std::future::Future;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use forebay_types::{Failure, FailureKind};
 use crate::access_log::{Seen, What};
 use crate::dispatcher::{Dispatcher, opened_as};
 use crate::failures::read_only;
-use crate::serving::tell;
+use crate::serving::{Work, tell};
 use crate::stats::Operation;
 use crate::virtual_files::VirtualFile;
 use crate::writing::Allocation;
@@ -23,10 +22,7 @@ const MAX_AT_ONCE: usize = 128 << 10;
 
 impl Dispatcher {
     /// Answers when `work` is done.
-    fn change<F>(&self, seen: Option<Seen>, work: F, reply: Reply)
-    where
-        F: Future<Output = Result<(), Failure>> + Send + 'static,
-    {
+    fn change(&self, seen: Option<Seen>, work: impl Work<()>, reply: Reply) {
         self.shared.serve_patiently(Operation::Change, seen, work, |_, done| tell(reply, done));
     }
 

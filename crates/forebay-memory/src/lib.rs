@@ -29,12 +29,14 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod error;
 mod frames;
 mod lent;
 mod mapping;
 #[cfg(all(test, shuttle))]
 mod model;
 mod numa;
+mod options;
 mod pages;
 mod place;
 mod pool;
@@ -45,10 +47,12 @@ mod span;
 mod sync;
 mod window;
 
+pub use error::PoolError;
 pub use frames::{FRAME_SIZE, MIN_EXTENT};
+pub use options::PoolOptions;
 pub use pages::PageKind;
 pub use place::Place;
-pub use pool::{Occupancy, Pool, PoolError, PoolOptions};
+pub use pool::{Occupancy, Pool};
 pub use registrable::Registrable;
 pub use shared::Sharing;
 pub use span::{LentFrame, Span, SpanMut, Spans};

@@ -12,8 +12,7 @@ use shuttle::future::{block_on, spawn};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-use crate::pool::{Pool, PoolOptions};
-use crate::{FRAME_SIZE, Sharing, Span};
+use crate::{FRAME_SIZE, Pool, PoolOptions, Sharing, Span};
 
 /// Says how many orders were tried, also when one of them failed.
 struct Said(String, Arc<AtomicUsize>);

@@ -12,71 +12,15 @@ use forebay_one_sided::Board;
 use forebay_types::ByteSize;
 use tokio::sync::{Notify, oneshot};
 
+use crate::error::PoolError;
 use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, MIN_EXTENT, Slot, class_of};
 use crate::lent::Lent;
 use crate::mapping::Mapping;
+use crate::options::PoolOptions;
 use crate::pages::PageKind;
 use crate::region::Region;
-use crate::shared::Sharing;
 use crate::span::SpanMut;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, timeout};
-
-/// How large a pool is, and how it starts.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolOptions {
-    /// Where the pool starts; rounded up to whole frames.
-    pub initial: ByteSize,
-    /// Where it stops growing; rounded up to whole frames.
-    pub max: ByteSize,
-    /// Whether to use huge pages where there are some.
-    pub huge_pages: bool,
-    /// Whether other processes may look at it.
-    pub sharing: Sharing,
-}
-
-impl PoolOptions {
-    /// Two frames: with only one, a pool could hold blocks of one size class at a time. Code that takes a size from a
-    /// user raises it to this one.
-    pub const MIN_SIZE: ByteSize = ByteSize::mib(8);
-
-    /// A private pool of one fixed size, backed by memory as it is used.
-    #[must_use]
-    pub fn fixed(size: ByteSize) -> Self {
-        Self { initial: size, max: size, huge_pages: true, sharing: Sharing::Private }
-    }
-}
-
-/// Why a pool could not be made, or an extent not be had.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PoolError {
-    /// The kernel gave no address space or memory.
-    #[error("cannot map {size} of memory: {error}; make the pool smaller or raise `ulimit -v`")]
-    Map {
-        /// The size asked for.
-        size: ByteSize,
-        /// The kernel's answer.
-        error: rustix::io::Errno,
-    },
-    /// `initial` ≤ `max` does not hold, or the pool is smaller than one frame.
-    #[error("a memory pool wants initial <= max and at least 4MiB, not {initial} and {max}")]
-    Sizes {
-        /// The size at start.
-        initial: ByteSize,
-        /// The largest size.
-        max: ByteSize,
-    },
-    /// Larger than any extent.
-    #[error("{0} bytes are more than the largest extent, 4MiB")]
-    TooLarge(usize),
-    /// Every extent stayed in use until the deadline.
-    #[error("no free memory in the pool of {capacity} within {waited:?}; raise its size or lower the concurrency")]
-    Exhausted {
-        /// The size of the pool.
-        capacity: ByteSize,
-        /// How long the request waited.
-        waited: Duration,
-    },
-}
 
 /// A snapshot of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,9 +10,10 @@ use forebay_types::ByteSize;
 use rustix::mm::MapFlags;
 use smallvec::SmallVec;
 
+use crate::error::PoolError;
 use crate::frames::Slot;
 use crate::place::Place;
-use crate::pool::{Extent, Pool, PoolError};
+use crate::pool::{Extent, Pool};
 use crate::region::Region;
 use crate::registrable::Registrable;
 

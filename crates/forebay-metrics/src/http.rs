@@ -9,7 +9,6 @@
 //! alone.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,24 +16,22 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use forebay_identity::AuditPeer;
 use forebay_locks::Mutex;
-use forebay_private::PrivateListener;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::access::{Access, Caller, Opened, Operation};
-use crate::audit::{process_of, turned_away};
+use crate::audit::turned_away;
 use crate::guard::{Gate, guarded, tls_only};
 use crate::hosts::HostNames;
+use crate::listener::{Accepted, HttpListener};
 use crate::patience::Patience;
-use crate::places::Source;
 use crate::refused::{self, Reason};
 use crate::seats::{Place, Seats};
 use crate::socket::{AnswerBody, RequestBody, Socket, Stream};
@@ -59,60 +56,6 @@ pub struct HttpLimits {
     pub lasts_at_most: Duration,
     /// How long answers under way may take once their connection is to end.
     pub ends_within: Duration,
-}
-
-/// What connections come to.
-#[derive(Debug)]
-pub enum HttpListener {
-    /// A port.
-    Tcp(TcpListener),
-    /// A Unix socket of this user alone.
-    Private(PrivateListener),
-}
-
-impl From<TcpListener> for HttpListener {
-    fn from(listener: TcpListener) -> Self {
-        Self::Tcp(listener)
-    }
-}
-
-impl From<PrivateListener> for HttpListener {
-    fn from(listener: PrivateListener) -> Self {
-        Self::Private(listener)
-    }
-}
-
-impl HttpListener {
-    async fn accept(&self) -> std::io::Result<Accepted> {
-        match self {
-            Self::Tcp(listener) => listener.accept().await.map(|(stream, from)| Accepted::Tcp(stream, from)),
-            Self::Private(listener) => listener.accept().await.map(Accepted::Private),
-        }
-    }
-}
-
-/// A connection, before anything has come over it.
-enum Accepted {
-    /// Over TCP, from this address.
-    Tcp(TcpStream, SocketAddr),
-    /// Over a Unix socket. The kernel has said that it is of this user, or of root.
-    Private(UnixStream),
-}
-
-impl Accepted {
-    fn source(&self) -> Source {
-        match self {
-            Self::Tcp(_, from) => Source::of(from.ip()),
-            Self::Private(_) => Source::Loopback,
-        }
-    }
-
-    fn peer(&self) -> AuditPeer {
-        match self {
-            Self::Tcp(_, from) => (*from).into(),
-            Self::Private(stream) => process_of(stream),
-        }
-    }
 }
 
 /// A listener, while it serves. Dropping it ends its tasks without waiting for them.
@@ -290,8 +233,12 @@ async fn answer<S: Stream>(
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use axum::routing::get;
+    use forebay_private::PrivateListener;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream, UnixStream};
 
     use super::*;
 

@@ -12,8 +12,8 @@
 //! * `process`: what the kernel counts of this process;
 //! * `readiness`: whether, and if not why not;
 //! * `report`: the counters as lines for people;
-//! * `http`: a listener that no client can keep busy, also of others: `places` decides which connections stay, `seats`
-//!   sees to it, and in `socket` no client is waited for without end (`patience`);
+//! * `http`: a server that no client can keep busy, also of others, at a port or a Unix socket (`listener`): `places` decides
+//!   which connections stay, `seats` sees to it, and in `socket` no client is waited for without end (`patience`);
 //! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `access`: by whom, and for
 //!   what; `refused` counts what may not, and `audit` tells it to whoever keeps a record, without secrets (`masking`);
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
@@ -30,6 +30,7 @@ mod guard;
 mod hosts;
 mod http;
 mod latency;
+mod listener;
 mod masking;
 mod patience;
 mod places;
@@ -47,8 +48,9 @@ pub use audit::About;
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
 pub use hosts::HostNames;
-pub use http::{HttpLimits, HttpListener, HttpServer};
+pub use http::{HttpLimits, HttpServer};
 pub use latency::{BOUNDS_NANOS, LatencyHistogram, LatencySnapshot};
+pub use listener::HttpListener;
 pub use process::{ProcessStats, process_started};
 pub use readiness::Readiness;
 pub use refused::collect_refused;

@@ -28,6 +28,7 @@ use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, F
 use serde_json::{Value, json};
 
 use crate::audit::AuditLog;
+use crate::clients::TcpConnector;
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
 use crate::error::Fault;
@@ -35,7 +36,7 @@ use crate::hot::Hot;
 use crate::http::Terms;
 use crate::page::PageToken;
 use crate::security::{self, Security};
-use crate::{assembly, binding, http, metrics, namespaces};
+use crate::{binding, http, metrics, namespaces};
 
 /// How often is looked whether another coordinator leads.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -147,7 +148,7 @@ impl Coordinating {
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
         let security = Security::open(config, Role::Coordinator, &security::machine())?;
-        let connector = Arc::new(assembly::TcpConnector::of_asker(config, security.as_deref())?);
+        let connector = Arc::new(TcpConnector::of_asker(config, security.as_deref())?);
         let leader = leader_connector(config, security.as_deref())?;
         let terms = listening.terms(config, security.as_deref())?;
         let workers = Table::watch(cluster.store(), WORKERS, WorkerRecord::decode);

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::assembly::LinkReports;
+use crate::clients::LinkReports;
 use crate::control::{Asked, Control};
 use crate::error::{Exit, Fault};
 use crate::keeping::Left;

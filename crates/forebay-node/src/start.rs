@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay_client::{Away, Client};
 use forebay_cluster::{Member, Membership, Reach};
 use forebay_config::{Config, SharedMemory};
-use forebay_fuse::{Mount, ReportSource, Survival};
-use forebay_handover::{Held, Keeps, Order};
+use forebay_fuse::ReportSource;
 use forebay_metrics::ProcessStats;
 use forebay_private::socket_address;
 use forebay_store::Prewarm;
@@ -19,19 +17,18 @@ use forebay_types::FsPath;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::assembly::{self, LinkReports, RemoteClient};
+use crate::assembly;
 use crate::audit::AuditLog;
 use crate::binding::{self, Ports, WorkerAddresses};
+use crate::clients::{self, LinkReports, RemoteClient};
 use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
-use crate::error::{Exit, Fault};
-use crate::handover::{Handover, Rescuer, Running};
+use crate::giving_up::unless_cancelled;
+use crate::handover::{Handover, Rescuer};
 use crate::keeper_watcher::KeeperWatcher;
-use crate::keeping::{self, Found, Left};
 use crate::local::Automatic;
 use crate::mounted::{self, Mounted, Offer};
-use crate::mountpoint::{self, Place};
 use crate::node::{Node, Parts};
 use crate::page::{Page, PageToken};
 use crate::plan::Plan;
@@ -41,19 +38,17 @@ use crate::s3::{Given, S3};
 use crate::security::Security;
 use crate::state::{self, Role};
 use crate::stopping::Stopping;
+use crate::takeover::Takeover;
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
-
-/// How often a mount that is served is tried to be claimed.
-const CLAIMED_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts what `plan` names.
 ///
 /// # Errors
 /// When a part cannot be had, or `cancelled` is before all of them are there.
 pub(crate) async fn start(plan: Plan, cancelled: &CancellationToken) -> anyhow::Result<Node> {
-    let (parts, before) = (Parts::default(), Before::Nobody);
-    let mut starting = Starting { plan: &plan, cancelled, parts, mountpoint: None, before, keeper: None };
+    let takeover = Takeover::new(&plan, cancelled);
+    let mut starting = Starting { plan: &plan, cancelled, parts: Parts::default(), takeover };
     let started = match &plan.standalone {
         Some(origin) => starting.standalone(origin).await,
         None => starting.of_cluster().await,
@@ -76,44 +71,15 @@ struct Starting<'a> {
     plan: &'a Plan,
     cancelled: &'a CancellationToken,
     parts: Parts,
-    /// As the kernel names it.
-    mountpoint: Option<PathBuf>,
-    before: Before,
-    /// Who keeps the mount over a crash of this process.
-    keeper: Option<Arc<dyn Keeps>>,
-}
-
-/// Who served the mount before this process.
-#[derive(Default)]
-enum Before {
-    /// There was none, or it is not to be taken over.
-    #[default]
-    Nobody,
-    /// This process does, until this one is ready.
-    Running(Running),
-    /// This process has all that one had, and nobody serves the mount.
-    Released(Box<Held>),
-    /// It has died, or has left the mount, and this process has what was kept.
-    Died(Box<Left>),
+    takeover: Takeover<'a>,
 }
 
 impl Starting<'_> {
-    /// What `work` gives, unless starting is given up first; then `work` is dropped.
-    async fn unless_cancelled<T>(
-        cancelled: &CancellationToken,
-        work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<T> {
-        tokio::select! {
-            biased;
-            () = cancelled.cancelled() => Err(Fault::without_remedy(Exit::Interrupted, "starting was given up").into()),
-            done = work => done,
-        }
-    }
-
     /// A worker of one origin for this machine, and all that uses it.
     async fn standalone(&mut self, origin: &str) -> anyhow::Result<()> {
         let loaded = &self.plan.loaded;
-        let claimed = self.claim().await?;
+        self.parts.place = self.takeover.claim().await?;
+        let claimed = self.takeover.mountpoint().map(state::mount_state).transpose()?;
         let sockets = self.parts.place.as_ref().map(|place| place.claim.private_sockets().clone());
         let token = match self.plan.page {
             Page::None => None,
@@ -145,8 +111,8 @@ impl Starting<'_> {
             assembly::probe_origin(loaded, origin).await?;
             WorkerNode::start(options).await
         };
-        let worker = self.parts.worker.insert(Self::unless_cancelled(self.cancelled, started).await?);
-        let client = assembly::local_client(&loaded.config, Arc::clone(worker.worker()) as Arc<dyn Service>).await?;
+        let worker = self.parts.worker.insert(unless_cancelled(self.cancelled, started).await?);
+        let client = clients::local_client(&loaded.config, Arc::clone(worker.worker()) as Arc<dyn Service>).await?;
         self.parts.client = Some(client.clone());
         let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
         let private = Private { sockets: sockets.as_ref(), page: self.plan.page, token: token.as_ref(), audit };
@@ -179,7 +145,7 @@ impl Starting<'_> {
     async fn of_cluster(&mut self) -> anyhow::Result<()> {
         let plan = self.plan;
         let loaded = &plan.loaded;
-        self.claim().await?;
+        self.parts.place = self.takeover.claim().await?;
         if plan.worker || plan.coordinator || plan.s3 {
             self.parts.audit = AuditLog::open(&loaded.config)?;
         }
@@ -206,82 +172,6 @@ impl Starting<'_> {
         Ok(())
     }
 
-    /// Claims the mountpoint, unless the process that has it is to be replaced when this one is ready. The directory for what a
-    /// standalone node keeps of it.
-    async fn claim(&mut self) -> anyhow::Result<Option<PathBuf>> {
-        let plan = self.plan;
-        let Some(mountpoint) = &plan.mountpoint else { return Ok(None) };
-        self.before = self.served_before(mountpoint).await?;
-        self.parts.place = match (&self.before, &self.mountpoint) {
-            (Before::Running(_), _) => None,
-            (Before::Released(_), Some(mountpoint)) => Some(Place::inherit(mountpoint.clone())?),
-            (Before::Died(_), Some(mountpoint)) => Some(Place::recover(mountpoint.clone())?),
-            _ => Some(Place::take(mountpoint)?),
-        };
-        if let Some(place) = &self.parts.place {
-            self.mountpoint = Some(place.mountpoint().to_owned());
-        }
-        match &self.mountpoint {
-            Some(mountpoint) if plan.standalone.is_some() => Ok(Some(state::mount_state(mountpoint)?)),
-            _ => Ok(None),
-        }
-    }
-
-    /// The process that serves `mountpoint`, if it is to be replaced; it has let go of it where that goes first. Or what is left of one that
-    /// has died.
-    async fn served_before(&mut self, mountpoint: &Path) -> anyhow::Result<Before> {
-        let plan = self.plan;
-        if plan.keeper.is_none() && plan.replaces.is_none() {
-            return Ok(Before::Nobody);
-        }
-        let mountpoint = mountpoint::resolve(mountpoint)?;
-        mountpoint::is_apart(&mountpoint, &plan.loaded.config)?;
-        if let Some(left) = self.kept(&mountpoint).await? {
-            self.mountpoint = Some(mountpoint);
-            return Ok(Before::Died(Box::new(left)));
-        }
-        let Some(patience) = plan.replaces else { return Ok(Before::Nobody) };
-        let Some(running) = Running::find(&mountpoint)? else { return Ok(Before::Nobody) };
-        let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
-        self.mountpoint = Some(mountpoint);
-        match plan.order() {
-            Order::ServeFirst => Ok(Before::Running(running)),
-            order @ Order::ReleaseFirst => {
-                let taking = running.take(identity, order, patience, mounted::staging(&plan.loaded.config)?);
-                Ok(Before::Released(Box::new(Self::unless_cancelled(self.cancelled, taking).await?)))
-            }
-        }
-    }
-
-    /// Finds who keeps the mount, and what is left of a process that has died.
-    async fn kept(&mut self, mountpoint: &Path) -> anyhow::Result<Option<Left>> {
-        let plan = self.plan;
-        let Some(program) = plan.keeper.clone() else { return Ok(None) };
-        let identity = mounted::identity(mountpoint, &plan.namespace(), &plan.loaded);
-        let how = (plan.loaded.config.fuse_survive_crash, plan.replaces.is_none());
-        let found = keeping::find(mountpoint, program, how, identity).await?;
-        let Some(Found { keeper, left }) = found else { return Ok(None) };
-        self.keeper = Some(keeper);
-        Ok(left)
-    }
-
-    /// How the mount outlives a crash of this process, if it is to. The mountpoint is this process's, or soon will be.
-    async fn survival(&mut self, mountpoint: &Path) -> anyhow::Result<Option<Survival>> {
-        let plan = self.plan;
-        let is_wanted = plan.loaded.config.fuse_survive_crash;
-        if !is_wanted && matches!(self.before, Before::Died(_)) {
-            return Ok(None);
-        }
-        if is_wanted && self.keeper.is_none() {
-            let unnamed =
-                || Fault::without_remedy(Exit::Usage, "no program is named to keep the mount: `NodeBuilder::keeper`");
-            let program = plan.keeper.clone().ok_or_else(unnamed)?;
-            self.keeper = Some(keeping::start(mountpoint, program).await?);
-        }
-        let identity = || mounted::identity(mountpoint, &plan.namespace(), &plan.loaded);
-        Ok(self.keeper.clone().map(|keeper| Survival { keeper, identity: identity() }))
-    }
-
     /// A worker that others read from. Its name in its group, for a client of this process.
     async fn worker_of_cluster(&mut self) -> anyhow::Result<Option<String>> {
         let (plan, config) = (self.plan, &self.plan.loaded.config);
@@ -300,7 +190,7 @@ impl Starting<'_> {
             shared: true,
             lends: plan.lends(),
         };
-        let worker = Self::unless_cancelled(self.cancelled, WorkerNode::start(options)).await?;
+        let worker = unless_cancelled(self.cancelled, WorkerNode::start(options)).await?;
         let worker = self.parts.worker.insert(worker);
         self.parts.web = Web::of_worker(&plan.loaded, worker).await;
         for address in worker.addresses() {
@@ -312,7 +202,7 @@ impl Starting<'_> {
         };
         worker.join(config, cluster, self.parts.web.as_ref().map(|web| web.advertised.clone()))?;
         if is_mounted || plan.client {
-            Self::unless_cancelled(self.cancelled, worker.registered(cluster)).await?;
+            unless_cancelled(self.cancelled, worker.registered(cluster)).await?;
         }
         Ok(worker.name().map(str::to_owned))
     }
@@ -335,11 +225,11 @@ impl Starting<'_> {
             (None, _) => Arc::new(cluster::static_members(config)),
         };
         if let (Some(cluster), true, None) = (cluster, reads && !config.cluster_etcd_endpoints.is_empty(), own) {
-            Self::unless_cancelled(self.cancelled, cluster.told()).await?;
+            unless_cancelled(self.cancelled, cluster.told()).await?;
         }
         if plan.mountpoint.is_some() {
             let direct = Direct::start(&plan.loaded, cluster);
-            self.parts.direct = Self::unless_cancelled(self.cancelled, direct).await?;
+            self.parts.direct = unless_cancelled(self.cancelled, direct).await?;
         }
         let otherwise = if plan.mountpoint.is_some() { Away::Wait } else { Away::Fail };
         let away = self.parts.direct.as_ref().map_or(otherwise, Direct::away);
@@ -351,8 +241,8 @@ impl Starting<'_> {
         self.parts.client_security = Security::of_client(config, is_held_to_lists)?;
         let security = self.parts.client_security.as_deref();
         // It may take seconds to have the kernel back its memory.
-        let client = assembly::remote_client(config, reach, membership, own, away, security);
-        let RemoteClient { client, links } = Self::unless_cancelled(self.cancelled, client).await?;
+        let client = clients::remote_client(config, reach, membership, own, away, security);
+        let RemoteClient { client, links } = unless_cancelled(self.cancelled, client).await?;
         Ok((self.parts.client.insert(client).clone(), links))
     }
 
@@ -447,9 +337,12 @@ impl Starting<'_> {
     }
 
     async fn mount(&mut self, offer: &Offer) -> anyhow::Result<()> {
-        let Some(mountpoint) = self.mountpoint.clone() else { return Ok(()) };
+        let Some(mountpoint) = self.takeover.mountpoint().map(Path::to_owned) else { return Ok(()) };
         let plan = self.plan;
-        let mount = self.mount_or_succeed(&mountpoint, offer).await?;
+        let (mount, claimed) = self.takeover.mount(&mountpoint, offer).await?;
+        if let Some(place) = claimed {
+            self.parts.place = Some(place);
+        }
         let Some(place) = &self.parts.place else { return Ok(()) };
         let mounted = Mounted::start(mount, place, offer, &plan.loaded).await?;
         let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
@@ -469,64 +362,12 @@ impl Starting<'_> {
             on_stop: plan.loaded.config.fuse_on_stop,
             program,
             identity: mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded),
-            keeper: self.keeper.clone(),
+            keeper: self.takeover.keeper().cloned(),
             hand_over: mounted.hand_over(),
             mountpoint,
         });
         self.parts.mounted = Some(mounted);
         Ok(())
-    }
-
-    /// A mount of its own, or the one that another process serves or served.
-    async fn mount_or_succeed(&mut self, mountpoint: &Path, offer: &Offer) -> anyhow::Result<Mount> {
-        let (plan, cancelled) = (self.plan, self.cancelled);
-        let loaded = &plan.loaded;
-        let survival = self.survival(mountpoint).await?;
-        // It is kept no more.
-        let released = if survival.is_none() { self.keeper.take() } else { None };
-        match std::mem::take(&mut self.before) {
-            // What is mounted is published, and then ended in order.
-            Before::Nobody => {
-                Self::unless_cancelled(cancelled, mounted::mount(mountpoint, offer, loaded, survival)).await
-            }
-            Before::Died(left) => {
-                let successor = mounted::prepare(mountpoint, offer, loaded, survival);
-                mounted::recover(Self::unless_cancelled(cancelled, successor).await?, *left, released).await
-            }
-            Before::Released(held) => {
-                let successor = mounted::prepare(mountpoint, offer, loaded, survival);
-                let successor = Self::unless_cancelled(cancelled, successor).await?;
-                mounted::succeed(successor, *held).await
-            }
-            Before::Running(running) => {
-                let successor = mounted::prepare(mountpoint, offer, loaded, survival);
-                let successor = Self::unless_cancelled(cancelled, successor).await?;
-                let identity = mounted::identity(mountpoint, &plan.namespace(), loaded);
-                let (patience, staging) = (plan.replaces.unwrap_or_default(), mounted::staging(&loaded.config)?);
-                let taking = running.take(identity, Order::ServeFirst, patience, staging);
-                let held = Self::unless_cancelled(cancelled, taking).await?;
-                let mount = mounted::succeed(successor, held).await?;
-                self.parts.place = Some(Self::unless_cancelled(cancelled, claim_served(mountpoint)).await?);
-                Ok(mount)
-            }
-        }
-    }
-}
-
-/// Claims `mountpoint`, whose mount this process serves already. Programs read from it: that the process before still has the claim
-/// is no reason to take it away, and so is waited for.
-async fn claim_served(mountpoint: &Path) -> anyhow::Result<Place> {
-    let mut is_told = false;
-    loop {
-        match Place::inherit(mountpoint.to_owned()) {
-            Ok(place) => return Ok(place),
-            Err(error) if !is_told => {
-                warn!(error = format!("{error:#}"), "the mount is served, and commands find it when it can be claimed");
-                is_told = true;
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(CLAIMED_EVERY).await;
     }
 }
 

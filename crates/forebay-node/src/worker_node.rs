@@ -26,6 +26,7 @@ use tracing::{info, warn};
 
 use crate::audit::AuditLog;
 use crate::binding::{self, Moving, Ports, WorkerAddresses, host_and_port};
+use crate::clients::TcpConnector;
 use crate::cluster::Cluster;
 use crate::error::{Exit, Fault};
 use crate::lending::StoreLender;
@@ -220,7 +221,7 @@ impl WorkerNode {
             since: unix_seconds(),
             ..WorkerRecord::default()
         };
-        let connector = Arc::new(assembly::TcpConnector::of_worker(config, self.security.as_deref())?);
+        let connector = Arc::new(TcpConnector::of_worker(config, self.security.as_deref())?);
         // Clients that read from it expect it to know the mounts.
         let told = self.namespaces.as_ref().map(Namespaces::told);
         let told = async move {

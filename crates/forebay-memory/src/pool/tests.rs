@@ -1,4 +1,5 @@
 use super::*;
+use crate::Sharing;
 
 const FRAME: usize = FRAME_SIZE;
 

@@ -24,7 +24,7 @@ use crate::exit::{Exit, Fault};
 use crate::logging;
 use forebay_node::cluster::{self, Cluster};
 use forebay_node::security::Security;
-use forebay_node::{assembly, control, state};
+use forebay_node::{clients, control, state};
 
 /// What is registered at start by a command that must use RDMA.
 const REGISTERED: ByteSize = ByteSize::mib(64);
@@ -264,7 +264,7 @@ impl Targets {
         let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
         let security = Security::of_client(&config, false)?;
         let own = security.as_deref();
-        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail, own).await?.client;
+        let client = clients::remote_client(&config, reach, membership, None, Away::Fail, own).await?.client;
         self.clients.push(KnownClient { members, reach, client: client.clone(), security });
         Ok(client)
     }
@@ -317,7 +317,7 @@ async fn members_of(state: &state::RunState) -> Vec<Member> {
     // The worker in the mount's own process has no address there; the run state has.
     match state.role {
         // As the mount's own client names it.
-        state::Role::Up => state.workers.iter().map(|address| member(assembly::LOCAL, address, 1.0, None)).collect(),
+        state::Role::Up => state.workers.iter().map(|address| member(clients::LOCAL, address, 1.0, None)).collect(),
         state::Role::Mount if members.is_empty() => {
             state.workers.iter().map(|address| member(address, address, 1.0, identity(address))).collect()
         }
