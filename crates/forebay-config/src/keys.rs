@@ -281,8 +281,8 @@ keys! {
         /// memory, and leaves 64 MiB; any other mount takes a sixteenth of the memory that it may have, at most 8 GiB. A
         /// size is room beside `worker.memory.size`.
         client_local_size "client.local.size": Option<ByteSize> = None, in Some(ByteSize::bytes(0))..=Some(MAX_BYTES), example "\"64GiB\"";
-        /// A directory on a local disk for these files, with `client.local.size`. Unset: memory, in huge pages, which
-        /// nothing else can see.
+        /// A directory on a local disk for these files, with `client.local.size`. Reads of such a file wait for that
+        /// disk if it hangs, and fail if it fails. Unset: memory, in huge pages, which nothing else can see.
         client_local_dir "client.local.dir": Option<PathBuf> = None, example "\"/mnt/nvme0/forebay-local\"";
         /// A longer file is materialised only if a job or `forebay fs local add` asks for it.
         client_local_max_file_size "client.local.max_file_size": ByteSize = ByteSize::gib(64), in SECTOR..=MAX_BYTES;
