@@ -28,6 +28,10 @@ if [[ -s $files/signers ]]; then
     (cat "$files/SHA256SUMS"; echo "one more line") >"$work/changed"
     if verify "$work/changed"; then bad "what was changed has a good signature"; fi
     ok "the signature is good for these checksums alone"
+    # As the guide has it, among the files as they were brought.
+    scripts/guide.py docs/guides/air-gapped.md release >"$work/guide.sh"
+    (cd "$files" && bash "$work/guide.sh") || bad "docs/guides/air-gapped.md does not check these files"
+    ok "the guide to sites without a network checks them"
 fi
 
 python3 - "$files"/*.cdx.json <<'PYTHON'

@@ -7,7 +7,7 @@ end-to-end tests first, because they take longest. With `--all` the tests of RDM
 same time, and a cluster is simulated for ten hours. Where the machine's processor is emulated, few of its steps run then, and each of
 the others says so. With FOREBAY_TEST_LONG=1 all of them do, and the end-to-end tests of faults run in each mode of security, too.
 Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
-`--times` finds a test that fails once in a hundred runs before somebody else does.
+`--times` finds a test that fails once in a hundred runs before somebody else does, and `--loops` one that fails on a busy machine.
 
 The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build. With
 FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs), and others' S3 clients on `forebay s3`
@@ -214,6 +214,23 @@ def run(program: Program, arguments: list[str], within: float) -> Outcome:
     return Outcome(program, time.monotonic() - began, process.returncode, output, hung)
 
 
+# What keeps a processor busy for as long as this script runs, however that ends.
+LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
+
+
+@contextlib.contextmanager
+def busy(loops: int):
+    """Keeps processors busy meanwhile. Each loop has a session of its own: the scheduler shares time between sessions."""
+    command = [sys.executable, "-c", LOOP]
+    running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for loop in running:
+            loop.kill()
+            loop.wait()
+
+
 RUNNING: set[int] = set()
 LOCK = threading.Lock()
 
@@ -260,6 +277,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a regular expression for CRATE::TARGET")
     parser.add_argument("--all", action="store_true", help="and those of the virtual machine, and ten simulated hours")
     parser.add_argument("--times", type=int, default=1, help="how often each program runs")
+    parser.add_argument("--loops", type=int, default=0, help="busy loops that run beside them")
     parser.add_argument("--list", action="store_true", help="name the programs, and run none")
     parser.add_argument("arguments", nargs="*", help="for each program, after `--`")
     options = parser.parse_args()
@@ -278,7 +296,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, end_all)
     ended = []
     # The machine takes one processor, and few of the programs do.
-    with concurrent.futures.ThreadPoolExecutor(options.jobs + options.all) as pool:
+    with busy(options.loops), concurrent.futures.ThreadPoolExecutor(options.jobs + options.all) as pool:
         runs = [pool.submit(run, MACHINE, [], 2 * options.within)] if options.all else []
         # Each once before any of them twice: neighbours differ from time to time.
         again = programs * options.times

@@ -2,6 +2,7 @@
 //! tried by `make test-packages`, `test-image` and `test-helm`.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use forebay_e2e::{finish, forebay, skipped};
@@ -26,6 +27,62 @@ fn rendered() -> Vec<(String, Vec<Yaml>)> {
     let files = std::fs::read_dir(root().join("deploy/helm/tests")).unwrap().map(|entry| entry.unwrap().path());
     let golden = files.filter(|path| path.to_string_lossy().ends_with(".golden.yaml"));
     golden.map(|path| (path.display().to_string(), yaml(&std::fs::read_to_string(&path).unwrap()))).collect()
+}
+
+/// The blocks of a guide that begin with this, without the line that says so.
+fn blocks<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
+    let pieces = page.split("\n```").skip(1).step_by(2);
+    pieces
+        .filter_map(|piece| piece.split_once('\n').filter(|(first, _)| *first == kind))
+        .map(|(_, text)| text)
+        .collect()
+}
+
+#[test]
+fn the_guide_installs_the_values_whose_chart_is_compared() {
+    let page = read("docs/guides/kubernetes.md");
+    let shown = blocks(&page, "yaml");
+    let values = shown.iter().find(|text| text.starts_with("# values.yaml\n")).expect("the values");
+    assert_eq!(yaml(values), yaml(&read("deploy/helm/tests/trial.values.yaml")));
+}
+
+/// No test here has a kubectl: that files are shown, and objects are there, is what can be told without one.
+#[test]
+fn what_guides_have_helm_and_kubectl_do_is_about_what_there_is() {
+    let name_of = |object: &Yaml| {
+        Some((object["kind"].as_str()?.to_lowercase(), object["metadata"]["name"].as_str()?.to_owned()))
+    };
+    let rendered = rendered();
+    let made: Vec<_> = rendered.iter().flat_map(|(_, documents)| documents).filter_map(name_of).collect();
+    let (mut files, mut objects) = (0, 0);
+    for guide in ["kubernetes.md", "operator.md"] {
+        let page = read(&format!("docs/guides/{guide}"));
+        let shown = blocks(&page, "yaml");
+        let documents: Vec<Yaml> = shown.iter().flat_map(|text| yaml(text)).collect();
+        let of_guide: Vec<_> = documents.iter().filter_map(name_of).collect();
+        for line in blocks(&page, "sh kubernetes").iter().flat_map(|text| text.lines()) {
+            assert_eq!(finish(Command::new("bash").args(["-n", "-c", line]), SOON).code, Some(0), "{guide}: {line}");
+            let words: Vec<&str> = line.split_whitespace().collect();
+            for (option, file) in words.iter().zip(words.iter().skip(1)) {
+                if matches!(*option, "-f" | "--values") && *file != "-" {
+                    let is_shown = shown.iter().any(|text| text.starts_with(&format!("# {file}\n")));
+                    assert!(is_shown || root().join(file).exists(), "{guide}: {line}");
+                    files += 1;
+                }
+            }
+            for (kind, name) in words.iter().filter_map(|word| word.split_once('/')) {
+                let kind = if kind == "deploy" { "deployment" } else { kind };
+                let is_known =
+                    ["deployment", "statefulset", "daemonset", "forebaymount", "forebayload"].contains(&kind);
+                if is_known && !name.contains('/') {
+                    let is_it = |object: &(String, String)| object.0 == kind && object.1 == name;
+                    assert!(made.iter().chain(&of_guide).any(is_it), "{guide}: {line}");
+                    objects += 1;
+                }
+            }
+        }
+    }
+    assert!(files >= 6 && objects >= 4, "{files}, {objects}");
 }
 
 #[test]

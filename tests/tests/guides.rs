@@ -9,7 +9,8 @@
 //! * `sh soft-roce …`: run by `scripts/rdma-guide.sh`, in the virtual machine of `make test-rdma`.
 //! * `sh hardware`: needs a real fabric. Here it is only checked that `forebay …` are commands (`crates/forebay/src/cli.rs`).
 //! * `sh packages`, `toml packages`, `ini packages`: run by `scripts/rootfs-test.sh`, in a Debian with systemd as
-//!   process 1, after `make packages`. Here they are only parsed.
+//!   process 1, after `make packages`; `sh release` by `scripts/release-test.sh`, among the files of `make release`.
+//!   Here they are only parsed.
 //! * `sh kubernetes`, `yaml`, `toml kubernetes`: need a Kubernetes. Here they are only parsed, and names in them compared
 //!   with what Forebay takes. `cert_manager.rs` has certificates issued for them.
 //!
@@ -33,6 +34,7 @@ use yaml_rust2::YamlLoader;
 /// A line of a guide takes some ten seconds at most, and five times as long on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 const HOSTS: [&str; 3] = ["worker", "client", "coordinator"];
+const ELSEWHERE: [&str; 4] = ["hardware", "kubernetes", "packages", "release"];
 /// What no host of the guides has to say: less than a gibibyte for each worker, and none of it at once.
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("FOREBAY_WORKER_MEMORY_SIZE", "64MiB"),
@@ -92,8 +94,8 @@ impl Block {
 
     /// The host that it is for, if it is for one of this test's.
     fn host(&self) -> Option<&'static str> {
-        let elsewhere = ["hardware", "soft-roce", "kubernetes", "packages"].into_iter().any(|place| self.is(place));
-        HOSTS.into_iter().find(|host| self.is(host) && !elsewhere)
+        let is_elsewhere = self.is("soft-roce") || ELSEWHERE.into_iter().any(|place| self.is(place));
+        HOSTS.into_iter().find(|host| self.is(host) && !is_elsewhere)
     }
 }
 
@@ -375,8 +377,13 @@ fn the_guide_to_cert_manager_does_what_it_says_without_kubernetes() {
 }
 
 #[test]
-fn the_commands_for_trouble_work() {
-    run("troubleshooting.md");
+fn the_guide_to_upgrading_does_what_it_says() {
+    run("upgrading.md");
+}
+
+#[test]
+fn the_commands_for_trouble_and_of_the_checklist_work() {
+    ["troubleshooting.md", "gpu-node.md"].into_iter().for_each(run);
 }
 
 #[test]
@@ -387,7 +394,7 @@ fn every_block_of_the_guides_says_where_it_is_run() {
         for block in sections(&page).iter().flatten() {
             let first = block.kind[0].as_str();
             assert!(["sh", "text", "toml", "properties", "ini", "yaml"].contains(&first), "{guide}: {block:?}");
-            let is_elsewhere = ["hardware", "kubernetes", "packages"].into_iter().any(|place| block.is(place));
+            let is_elsewhere = ELSEWHERE.into_iter().any(|place| block.is(place));
             let is_run = is_elsewhere || HOSTS.iter().any(|host| block.is(host));
             assert!(is_run || matches!(first, "text" | "ini" | "yaml"), "{guide}: {block:?}");
             assert!(!block.is("server") || block.lines.len() == 1, "{guide}: {block:?}");
@@ -451,34 +458,21 @@ fn sources(directory: &Path) -> String {
     entries.map(text).collect()
 }
 
-/// The second column of every table has names of checks of `forebay doctor`, as its report prints them.
+/// The second column of every table of these guides has names of checks of `forebay doctor`, as its report prints them.
 #[test]
-fn every_check_that_the_guide_to_trouble_names_is_one_of_the_doctors() {
-    let (_, page) = guides().into_iter().find(|(name, _)| name == "troubleshooting.md").unwrap();
+fn every_check_that_a_guide_names_is_one_of_the_doctors() {
+    let with_checks = |(name, _): &(String, String)| matches!(name.as_str(), "troubleshooting.md" | "gpu-node.md");
+    let pages: String = guides().into_iter().filter(with_checks).map(|(_, page)| page).collect();
     let sources = sources(&root().join("crates/forebay-doctor/src/checks"));
-    let sections = [
-        "system",
-        "rdma",
-        "ucx",
-        "memory",
-        "fuse",
-        "container",
-        "units",
-        "network",
-        "origin",
-        "cluster",
-        "security",
-        "configuration",
-        "peer",
-    ];
+    let sections = "system rdma ucx memory fuse container units network origin cluster security configuration peer";
     let mut named = 0;
-    for row in page.lines().filter(|line| line.starts_with("| ") && !line.contains("| check |")) {
+    for row in pages.lines().filter(|line| line.starts_with("| ") && !line.contains("| check |")) {
         let row = row.replace("\\|", "/");
         let column = row.split('|').nth(2).expect("a second column");
         for check in column.split('`').skip(1).step_by(2) {
             let (section, name) = check.split_once(' ').expect("a section and a name");
             assert!(
-                sections.contains(&section) && sources.contains(&format!("\"{name}\"")),
+                sections.split(' ').any(|known| known == section) && sources.contains(&format!("\"{name}\"")),
                 "no check `{check}`: {row}"
             );
             named += 1;

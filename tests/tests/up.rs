@@ -9,7 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Mount, Setup, Tree, as_stranger, finish, forebay, is_root, ruled_out_by_mode, skipped};
+use forebay_e2e::{
+    Bucket, Mount, Setup, Tree, as_stranger, finish, forebay, is_long_run, is_root, ruled_out_by_mode, skipped,
+};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -62,6 +64,19 @@ fn up_listens_at_no_port_and_commands_reach_it() {
     assert!(mount.own_stats()["fuse"]["read_bytes"].as_u64() > Some(0));
     assert!(mount.counter("/worker/requests/read") > 0, "`fs cat` asked the worker");
     let _ = mount.ask(&["job", "load", "--submit", "--watch", "--path"]).succeeded();
+}
+
+/// `up` is ready when it says so: a job right behind it finds a coordinator that leads.
+#[test]
+fn a_job_right_behind_up_is_taken_every_time() {
+    let bucket = Bucket::new();
+    Tree::of_equal_files(1, 1 << 16).put_into(&bucket, "");
+    let times = if is_long_run() { 100 } else { 3 };
+    for _ in 0..times {
+        let mount = Setup::of(&bucket).up(&bucket);
+        // It waits for no leader.
+        let _ = mount.ask(&["job", "load", "--submit", "--wait", "0s", "--path"]).succeeded();
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use forebay_e2e::{
     signal, skipped,
 };
 use forebay_handover::{Difference, Held, Identity, NotTaken, Order, Refusal, take};
+use forebay_testkit::bound;
 use rustix::process::Signal;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -145,7 +146,7 @@ fn a_hundred_replacements_cost_no_reader_a_byte() {
     }
     let mut served = mount_of_worker();
     let longest = replaced_under_readers(&mut served, 100);
-    assert!(longest < Duration::from_secs(20), "a read took {longest:?}");
+    assert!(longest < bound(Duration::from_secs(1), Duration::from_secs(20)), "a read took {longest:?}");
     println!("the longest of all reads: {longest:?}");
     let mut served = up();
     replaced_under_readers(&mut served, 30);
