@@ -83,8 +83,8 @@ macro_rules! network_keys {
         /// The worker's port for RDMA; 0 takes a free one. With UCX and verbs, this port is for UCX, and verbs use a free
         /// one.
         network_rdma_data_port "network.rdma.data.port": u16 = 59999;
-        /// The entry of each card's GID table to use for data (`UCX_IB_GID_INDEX`). Verbs use the address of the entry, which must be
-        /// of RoCE. Negative: the library chooses.
+        /// The entry of each card's GID table to use for data (`UCX_IB_GID_INDEX`). Verbs use the address of the entry, which
+        /// must be of RoCE. Negative: the library chooses.
         network_rdma_data_gid_index "network.rdma.data.gid_index": i32 = -1;
         /// The InfiniBand service level for data (`UCX_IB_SL`); over RoCE the Ethernet priority. Negative: the library chooses.
         network_rdma_data_service_level "network.rdma.data.service_level": i32 = -1, in -1..=15;
@@ -92,18 +92,18 @@ macro_rules! network_keys {
         network_rdma_data_traffic_class "network.rdma.data.traffic_class": i32 = -1, in -1..=255;
         /// The InfiniBand partition for data, `UCX_IB_PKEY`. Unset: the first one that each card is a full member of.
         network_rdma_data_partition_key "network.rdma.data.partition_key": Option<PartitionKey> = None, example "\"0x8001\"";
-        /// The largest RDMA packet in bytes: 256 to 4096 (`UCX_IB_PATH_MTU`, from 512). Verbs use the setting of the client. Unset: as
-        /// large as the path allows.
+        /// The largest RDMA packet in bytes: 256 to 4096 (`UCX_IB_PATH_MTU`, from 512). Verbs use the setting of the client.
+        /// Unset: as large as the path allows.
         network_rdma_data_mtu "network.rdma.data.mtu": Option<u32> = None, example "2048";
-        /// How long a card waits for an acknowledgement before it sends again (`UCX_RC_TIMEOUT`). Cards round this to 4.096 us times a
-        /// power of 2. Unset: by verbs, all attempts take two thirds of `network.tcp.dead_after` at most, and no longer than
-        /// `network.rdma.data.operation_timeout`; UCX chooses.
+        /// How long a card waits for an acknowledgement before it sends again (`UCX_RC_TIMEOUT`). Cards round this to 4.096
+        /// us times a power of 2. Unset: by verbs, all attempts take two thirds of `network.tcp.dead_after` at most, and no
+        /// longer than `network.rdma.data.operation_timeout`; UCX chooses.
         network_rdma_data_ack_timeout "network.rdma.data.ack_timeout": Option<Duration> = None, example "\"500ms\"";
-        /// How often a card sends again what was not acknowledged (`UCX_RC_RETRY_COUNT`). Verbs use the setting of the client. Negative:
-        /// 7 by verbs; UCX chooses.
+        /// How often a card sends again what was not acknowledged (`UCX_RC_RETRY_COUNT`). Verbs use the setting of the
+        /// client. Negative: 7 by verbs; UCX chooses.
         network_rdma_data_retry_count "network.rdma.data.retry_count": i32 = -1, in -1..=7;
-        /// How often the other end sends again what this end was not ready to receive (`UCX_RC_RNR_RETRY_COUNT`). 7: without end.
-        /// Negative: 2 by verbs; UCX chooses.
+        /// How often the other end sends again what this end was not ready to receive (`UCX_RC_RNR_RETRY_COUNT`). 7: without
+        /// end. Negative: 2 by verbs; UCX chooses.
         network_rdma_data_rnr_retry_count "network.rdma.data.rnr_retry_count": i32 = -1, in -1..=7;
         /// Longest time for one RDMA operation.
         network_rdma_data_operation_timeout "network.rdma.data.operation_timeout": Duration = secs(60), in ms(1)..=HOUR;
