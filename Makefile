@@ -6,7 +6,7 @@ CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: help setup build demo test test-all test-long test-rdma test-packages test-image test-helm test-k8s test-release model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs \
-	deny bench peers packages image release simulate wheel
+	deny bench bench-rdma peers packages image release simulate wheel
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,6 +88,10 @@ deny:
 bench: setup ## Measure this machine, about an hour: the tables of docs/benchmarks/run.md (ARGS="--help" tells more)
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
 	"$(BINARIES)/forebay-bench" $(ARGS)
+
+bench-rdma: ## Verbs, UCX and perftest, one-sided reads and striping between Soft-RoCE devices, in the machine of test-rdma (ARGS="--help" tells more)
+	$(CARGO) build --release --bin forebay
+	@scripts/rdma-bench.py --program "$(BINARIES)/forebay" $(ARGS)
 
 packages: ## target/packages: .deb and .rpm of the program, of the C library and of what one compiles with
 	@scripts/packages.sh

@@ -434,10 +434,7 @@ striped_over_two_pairs() {
     mkdir -p $data
     [[ -f $data/file ]] || head -c 40000000 /dev/urandom >$data/file
     second_pair
-    "$FOREBAY" worker --rdma-network veth0:veth2 -o mounts=/=file://$data -o worker.rpc.bind.host=10.77.0.1 \
-        -o worker.rpc.port=29999 -o worker.memory.size=128MiB -o security.mode=off \
-        -o "network.rdma.data.provider=${provider:-ucx}" 2>worker.log &
-    until_true grep 'worker listening' worker.log
+    striped_worker $data
     striped_mount
     cmp $data/file mnt/file
     umount mnt
@@ -464,16 +461,25 @@ striped_over_two_pairs() {
 is_free() { ! mountpoint -q "$1"; }
 received_over() { grep -oE "\"bytes_received\":[0-9]+,\"card\":\"$1[ \"]" stats | head -1 | grep -oE '[0-9]+' | head -1; }
 
+# striped_worker DIRECTORY [OPTION]...: one worker with a card of either pair.
+striped_worker() {
+    "$FOREBAY" worker --rdma-network veth0:veth2 -o mounts=/=file://"$1" -o worker.rpc.bind.host=10.77.0.1 \
+        -o worker.rpc.port=29999 -o worker.memory.size=128MiB -o security.mode=off \
+        -o "network.rdma.data.provider=${provider:-ucx}" "${@:2}" 2>worker.log &
+    until_true grep 'worker listening' worker.log
+}
+
 # Both mounts materialise nothing: in a machine with more memory the kernel would read by itself what is read twice, and nothing would
 # come over the cards.
-striped_mount() {
+striped_mount() { # [OPTION]...
     mkdir -p mnt
     drop_caches
-    "$FOREBAY" mount mnt --foreground --workers 10.77.0.1:29999 --rdma-network veth1:veth3 -o client.request_timeout=50s \
+    "$FOREBAY" mount mnt --foreground --workers 10.77.0.1:29999 --rdma-network "${rdma_network:-veth1:veth3}" \
+        -o client.request_timeout=50s \
         -o network.rdma.data.buffer_pool.initial_size=64MiB -o network.rdma.data.buffer_pool.prewarm_size=8MiB \
         -o network.rdma.data.buffer_pool.max_size=64MiB -o network.rdma.data.connect_timeout=45s \
         -o network.shared_memory=off -o network.rdma.data.fallback=never -o client.local.size=0 \
-        -o "network.rdma.data.provider=${provider:-ucx}" 2>mount.log &
+        -o "network.rdma.data.provider=${provider:-ucx}" "$@" 2>mount.log &
     until_true mountpoint -q mnt
 }
 
@@ -535,7 +541,7 @@ run_step() {
     set -E
     trap 'echo "line $LINENO failed: $BASH_COMMAND"' ERR
     trap 'jobs -p | xargs -r kill 2>/dev/null || true' EXIT
-    "$1"
+    "$@"
 }
 
 # What a step did to the links does not reach the next one, however it ended.
@@ -595,4 +601,6 @@ main() {
     ((failed == 0))
 }
 
+# rdma-guest-bench.sh reads this for what steps call.
+[[ ${BASH_SOURCE[0]} == "$0" ]] || return 0
 if [[ ${1:-} == --run-step ]]; then run_step "$2"; else main "$@"; fi

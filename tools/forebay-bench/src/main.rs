@@ -10,8 +10,8 @@
 //! * `fio.rs`, `iperf.rs`, `perftest.rs`, `copying.rs`: the programs that are compared with and measured by; `through.rs`: fio
 //!   on a mount; `reading.rs`: plain reads; `gets.rs`: plain GETs; `huge.rs`: a tmpfs in huge pages; `null.rs`: a FUSE server
 //!   that does nothing;
-//! * `peer.rs`: file systems of others, started and ended; `far.rs`: a worker some time away; `materialised.rs`: files that the
-//!   kernel reads by itself;
+//! * `peer.rs`: file systems of others, started and ended; `far.rs`: a worker some time away; `relay.rs`: one whose answers come late
+//!   for a while; `materialised.rs`: files that the kernel reads by itself;
 //! * `mount.rs`, `mount_rdma.rs`, `depth.rs`, `local.rs`, `again.rs`, `remote.rs`, `shared.rs`, `small.rs`, `listing.rs`, `peers.rs`,
 //!   `model.rs`, `client.rs`, `tail.rs`, `transport.rs`, `security.rs`, `rdma.rs`, `cold.rs`, `writing.rs`, `tuning.rs`: what is
 //!   measured, a section each;
@@ -49,6 +49,7 @@ mod process;
 mod progress;
 mod rdma;
 mod reading;
+mod relay;
 mod remote;
 mod report;
 mod rounds;
@@ -164,7 +165,7 @@ enum Section {
     Model,
     /// The client library without FUSE, and what integrity costs
     Client,
-    /// The slowest reads while one of three workers stands still
+    /// The slowest reads while one of three workers stands still or is late
     Tail,
     /// The TCP transport alone
     Transport,

@@ -1,6 +1,8 @@
 //! Warm reads through a mount whose worker is another process of the same host: through the window onto its memory, over UCX's
 //! shared memory (the RDMA transport's code on a machine without a card), and over TCP. Against tmpfs.
 
+use std::time::{Duration, Instant};
+
 use anyhow::ensure;
 use forebay_rdma::Library;
 use forebay_testkit::{MountProcess, WorkerProcess};
@@ -10,10 +12,10 @@ use crate::copying;
 use crate::fio::{Access, Fio};
 use crate::fixture::{BY_DAEMON, Fixture, LARGE};
 use crate::mount::start_worker;
-use crate::process::MemoryWatch;
+use crate::process::{MemoryWatch, exact_cpu_seconds};
 use crate::progress::Progress;
 use crate::reading::read_to_end;
-use crate::report::{Report, Table, kilo, latency, mean, percent, rate};
+use crate::report::{Report, Table, kilo, latency, mean, number, percent, rate};
 use crate::rounds;
 use crate::through::{Target, daemons, on_tmpfs};
 
@@ -25,6 +27,10 @@ const JOBS: u32 = 4;
 const JOBS_TARGETS: [(&str, f64); 2] = [("window", 0.75), ("UCX", 0.43)];
 /// What one read of 4 KiB may take on average, with no other, in µs, over what.
 const SINGLE_TARGETS: [(&str, f64); 2] = [("window", 25.0), ("TCP", 35.0)];
+/// What a process that nobody asks for anything may take of a core.
+const IDLE_TARGET: f64 = 0.001;
+/// How long after the last read that is measured, and for how long.
+const IDLE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(30));
 /// UCX between two processes of one machine; its listener needs `tcp`.
 const TRANSPORTS: &str = "sysv,cma,tcp,self";
 /// Makes both ends use it, and nothing else.
@@ -93,6 +99,8 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     ensure!(by_ucx >= fixture.settings.size, "only {by_ucx} bytes came over UCX");
     let by_window = crate::counters::count(&crate::counters::of(&near_mount)?, "/window/bytes")?;
     ensure!(by_window >= fixture.settings.size, "only {by_window} bytes were read through the window");
+    progress.say("The same while nobody reads");
+    let idle = idle(fixture, &[near, target, tcp]);
     for mount in [mount, near_mount, tcp_mount] {
         mount.unmount()?;
     }
@@ -147,6 +155,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         ]);
     }
     report.table(table);
+    tabulate_idle(&idle, report);
     copying::compare("separate worker", &large, &copies, report);
     report.samples("mount-rdma", outcomes.into_iter().chain(copies).collect());
     Ok(())
@@ -155,6 +164,37 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
 fn mount_of(fixture: &Fixture, name: &str, worker: &WorkerProcess, options: &[&str]) -> anyhow::Result<MountProcess> {
     let arguments = options.iter().flat_map(|option| ["-o", option]).chain(BY_DAEMON);
     MountProcess::mount(&fixture.programs, &[worker.address().to_string()], &fixture.mountpoint(name), arguments)
+}
+
+/// What each process of `targets` takes of a core while nobody reads, the worker before the mount; NaN where the kernel does not say.
+fn idle(fixture: &Fixture, targets: &[&Target]) -> Vec<(String, f64)> {
+    let (after, time) = if fixture.settings.quick { (Duration::ZERO, fixture.settings.time) } else { IDLE };
+    let used = || targets.iter().flat_map(|target| &target.pids).map(|pid| exact_cpu_seconds(*pid)).collect::<Vec<_>>();
+    std::thread::sleep(after);
+    let (began, before) = (Instant::now(), used());
+    std::thread::sleep(time);
+    let (after, took) = (used(), began.elapsed().as_secs_f64());
+    let shares = before
+        .into_iter()
+        .zip(after)
+        .map(|(before, after)| before.zip(after).map_or(f64::NAN, |(before, after)| (after - before) / took));
+    let names =
+        targets.iter().flat_map(|target| ["worker", "mount"].map(|process| format!("{process}, {}", target.name)));
+    names.zip(shares).collect()
+}
+
+fn tabulate_idle(idle: &[(String, f64)], report: &mut Report) {
+    let text = format!(
+        "Processor time of the same processes while nobody reads, for {} s, {} s after the last read.",
+        IDLE.1.as_secs(),
+        IDLE.0.as_secs()
+    );
+    let mut table = Table::new("Mount, separate worker, idle", text, &["process", "of a core"]);
+    for (name, share) in idle {
+        table.row(vec![name.clone(), number(share * 100.0, 3, " %")]);
+        report.share_target(&format!("idle {name}"), "a core", IDLE_TARGET, *share);
+    }
+    report.table(table);
 }
 
 /// Bytes that a mount has had over UCX.

@@ -21,6 +21,18 @@ pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
+/// CPU time of all threads that a process has now, in seconds, to the nanosecond: [`cpu_seconds`] counts hundredths. Nothing where the
+/// kernel does not say, or the process has ended.
+pub(crate) fn exact_cpu_seconds(pid: u32) -> Option<f64> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let of = |path: std::path::PathBuf| {
+        std::fs::read_to_string(path.join("schedstat")).ok()?.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    // One that ends meanwhile has none.
+    let times: Vec<u64> = threads.flatten().filter_map(|thread| of(thread.path())).collect();
+    (!times.is_empty()).then(|| times.iter().sum::<u64>() as f64 / 1e9)
+}
+
 /// CPU time of some processes together.
 ///
 /// # Errors
@@ -213,6 +225,9 @@ mod tests {
         assert_eq!(ticks_of(stat), Some(345));
         assert_eq!(ticks_at(stat, CHILDREN), Some(7));
         assert!(cpu_seconds(std::process::id()).is_ok());
+        // Where the kernel says it, it is some by now.
+        assert!(exact_cpu_seconds(std::process::id()).is_none_or(|seconds| seconds > 0.0));
+        assert_eq!(exact_cpu_seconds(u32::MAX), None);
     }
 
     #[test]

@@ -120,6 +120,12 @@ impl Report {
         self.target(what, format!("≤ {} of {of_what}", percent(goal)), beside(goal, measured), measured <= goal);
     }
 
+    /// A target for a small share of something.
+    pub(crate) fn share_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
+        let share = |ratio: f64| number(ratio * 100.0, 2, " %");
+        self.target(what, format!("≤ {} of {of_what}", share(goal)), share(measured), measured <= goal);
+    }
+
     /// A target for bytes a second.
     pub(crate) fn rate_target(&mut self, what: &str, goal: f64, measured: f64) {
         let gigabytes = |rate: f64| number(rate / 1e9, 2, " GB/s");

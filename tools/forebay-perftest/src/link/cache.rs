@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use forebay_memory::SpanMut;
+use forebay_transport::driving::permitted;
 use forebay_transport::{Op, Payload, Request, Transport};
 use forebay_types::BlockKey;
 use futures::FutureExt as _;
@@ -68,13 +69,21 @@ impl Link for CacheLink {
         Ok(())
     }
 
-    fn wait(&mut self, ended: &mut Vec<Buffer>, _: Patience) -> Result<(), Error> {
+    fn wait(&mut self, ended: &mut Vec<Buffer>, patience: Patience) -> Result<(), Error> {
         let (flying, stop, server) = (&mut self.flying, &self.stop, self.server);
+        // Who waits for one answer may have it itself, as a reader's thread does.
+        let here = (patience == Patience::Poll).then(|| {
+            let _entered = self.runtime.enter();
+            permitted(1, || flying.next().now_or_never()).0
+        });
         self.runtime.block_on(async {
-            let mut next = tokio::select! {
-                biased;
-                first = flying.next() => first,
-                () = stop.cancelled() => return Err(Error::Stopped),
+            let mut next = match here.flatten() {
+                Some(first) => first,
+                None => tokio::select! {
+                    biased;
+                    first = flying.next() => first,
+                    () = stop.cancelled() => return Err(Error::Stopped),
+                },
             };
             while let Some(outcome) = next {
                 ended.push(outcome.map_err(|reason| Error::Lost { address: server, reason })?);
