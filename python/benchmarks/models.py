@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import functools
-import importlib.util
 import os
 import subprocess
 import tempfile
@@ -31,6 +29,7 @@ from forebay.safetensors import load_file
 from safetensors.numpy import load_file as load_from_tmpfs
 from safetensors.numpy import save_file
 from scene import BUCKET, Rounds, Worker, head, make_plain, origin, somewhere, worker
+from streamers import Streamer, their_streamer
 
 IN_PROCESS, OF_WORKER = "in the process", "of a worker"
 OURS, THEIRS = "forebay.safetensors", "safetensors on tmpfs"
@@ -74,55 +73,6 @@ def compare(path: Path, found: dict[str, Any]) -> None:
     assert all(numpy.array_equal(wanted[name], found[name]) for name in wanted), "a tensor has other bytes"
 
 
-class Device(ctypes.Structure):
-    """Where bytes are to be: 0 is memory of the processor."""
-
-    _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int)]
-
-
-class Streamer:
-    """The interface of Run:ai's library, 0.17."""
-
-    def __init__(self, library: Path) -> None:
-        self._library = ctypes.CDLL(str(library))
-        self._library.runai_file_streamer_end.restype = None
-        self._handle = ctypes.c_void_p()
-        self._call("start", ctypes.byref(self._handle))
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self._library, f"runai_file_streamer_{name}")(*arguments)
-        if code != 0:
-            raise RuntimeError(f"{name} of {self._library._name} answers {code}")
-
-    def load(self, path: str, ranges: list[tuple[int, int]], buffer: Any) -> None:
-        """Reads ranges of a file, offsets and lengths, one after the other into ``buffer``."""
-        count = len(ranges)
-        places: list[int] = []
-        at: int = buffer.ctypes.data
-        for _, length in ranges:
-            places.append(at)
-            at += length
-        number = ctypes.c_uint64()
-        self._call(
-            "request",
-            self._handle,
-            ctypes.byref(number),
-            ctypes.c_uint32(1),
-            (ctypes.c_char_p * 1)(path.encode()),
-            (ctypes.c_uint32 * 1)(count),
-            (ctypes.c_size_t * count)(*[offset for offset, _ in ranges]),
-            (ctypes.c_size_t * count)(*[length for _, length in ranges]),
-            (ctypes.c_void_p * count)(*places),
-            Device(0, 0),
-        )
-        for _ in ranges:
-            answer = (ctypes.c_uint64(), ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_int())
-            self._call("response", self._handle, *map(ctypes.byref, answer), ctypes.c_uint(60_000))
-
-    def close(self) -> None:
-        self._library.runai_file_streamer_end(self._handle)
-
-
 @contextlib.contextmanager
 def streamer(library: Path, variables: dict[str, str], load: Callable[[Streamer], object]) -> Iterator[Streamer]:
     """One that starts, and loads for the first time, with these variables in its environment."""
@@ -149,15 +99,6 @@ def mounted(program: Path, place: Path, sizes: Sizes) -> Iterator[Path]:
         yield at
     finally:
         subprocess.run([program, "umount", "--lazy", at], check=True)
-
-
-def their_streamer() -> Path | None:
-    """Run:ai's library, where it is installed. Their package is not imported: that needs torch."""
-    found = importlib.util.find_spec("runai_model_streamer")
-    if found is None or not found.submodule_search_locations:
-        return None
-    library = Path(found.submodule_search_locations[0]) / "libstreamer/lib/libstreamer.so"
-    return library if library.exists() else None
 
 
 def tensors(place: Path, sizes: Sizes, count: int, of: Worker) -> Iterator[str]:
