@@ -124,9 +124,9 @@ def _key(program: Path, env: dict[str, str], keys: Path, role: str) -> Key:
     return Key(*line.split()[:2])
 
 
-def installed(name: str) -> str:
+def installed(name: str, whence: str = "Debian has it") -> str:
     """Where a program of this machine is that PyPI does not have. Without it, there is nothing to run."""
     if (path := shutil.which(name)) is None:
-        print(f"skipped: {name} is not installed; Debian has it")
+        print(f"skipped: {name} is not installed; {whence}")
         raise SystemExit(0)
     return path
