@@ -11,6 +11,7 @@
                                             it from tmpfs: python/tests/on_mount. FOREBAY_BLESS=1 is as above, for the table of
                                             docs/models.md. PROGRAM_MODEL=BYTES is the size of the model
     python.py table [--check]               writes these tables from what is written down, or says whether they are so
+    python.py bench-faults [ARGUMENT...]    measures a cold model that is mapped and touched in any order: python/benchmarks/faults.py
     python.py bench-models [ARGUMENT...]    measures models beside safetensors' and Run:ai's loading of them: python/benchmarks/models.py
     python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
     python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py. With `--torch`
@@ -246,16 +247,13 @@ def bench(arguments: list[str]) -> int:
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
 
 
+def bench_faults(arguments: list[str]) -> int:
+    return measure(pathlib.Path(sys.executable), "faults.py", [*release_programs(), *arguments])
+
+
 def bench_fsspec(arguments: list[str]) -> int:
-    module = ["-p", "forebay-python", "--lib"]
-    programs = ["-p", "forebay", "-p", "forebay-testkit", "--bin", "forebay", "--bin", "forebay-testkit-s3"]
-    for parts in (module, programs):
-        subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
-    site = installed(TARGET / "release/lib_native.so")
     python = with_torch() if "--torch" in arguments else environment("bench-fsspec", locked(PACKAGE / "benchmarks/fsspec_reads.txt"))
-    built = ["--server", TARGET / "release/forebay-testkit-s3", "--program", TARGET / "release/forebay"]
-    command = [python, "-P", PACKAGE / "benchmarks/fsspec_reads.py", *built, *arguments]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ON_FSSPEC.directory}"}).returncode
+    return measure(python, "fsspec_reads.py", [*release_programs(), *arguments], release_site())
 
 
 def bench_s3(arguments: list[str]) -> int:
@@ -375,6 +373,7 @@ def example() -> str:
 
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "bench": bench,
+    "bench-faults": bench_faults,
     "bench-fsspec": bench_fsspec,
     "bench-models": bench_models,
     "bench-prefetch": bench_prefetch,

@@ -5,7 +5,7 @@ Prints tables in Markdown: medians of rounds in which all take turns, and how of
 
 * `forebay.safetensors.load_file` beside `safetensors.numpy.load_file`: arrays of all tensors, in memory of their own;
 * `libforebay_streamer.so` beside Run:ai's `libstreamer.so`, where that is installed: all tensors into one buffer, by the interface of
-  0.17. With `--mount` also Run:ai's on a mount by `forebay up` as it comes.
+  0.17. With `--mount` also Run:ai's on a mount by `forebay up` as it comes; and Run:ai's from the S3 server, if its plug-in is there.
 
 Forebay's cache is in the process, or a worker's in another one on this host.
 """
@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import functools
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,12 +27,15 @@ import numpy
 from forebay.safetensors import load_file
 from safetensors.numpy import load_file as load_from_tmpfs
 from safetensors.numpy import save_file
-from scene import BUCKET, Rounds, Worker, head, make_plain, origin, somewhere, worker
+from scene import BUCKET, Rounds, Worker, head, make_plain, mounted, origin, somewhere, worker
 from streamers import Streamer, their_streamer
 
 IN_PROCESS, OF_WORKER = "in the process", "of a worker"
 OURS, THEIRS = "forebay.safetensors", "safetensors on tmpfs"
-OUR_STREAMER, THEIR_STREAMER, THEIRS_ON_MOUNT = "libforebay_streamer.so", "Run:ai's on tmpfs", "Run:ai's on the mount"
+OUR_STREAMER, THEIR_STREAMER = "libforebay_streamer.so", "Run:ai's on tmpfs"
+THEIRS_ON_MOUNT, THEIRS_ON_S3 = "Run:ai's on the mount", "Run:ai's from S3"
+#: Of the bucket in the path, and no questions to a cloud's metadata.
+ON_S3 = {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0", "AWS_EC2_METADATA_DISABLED": "true"}
 NAME = "model.safetensors"
 
 
@@ -85,20 +87,6 @@ def streamer(library: Path, variables: dict[str, str], load: Callable[[Streamer]
         yield started
     finally:
         started.close()
-
-
-@contextlib.contextmanager
-def mounted(program: Path, place: Path, sizes: Sizes) -> Iterator[Path]:
-    """The bucket in a file system, by a process that has memory enough for the model to be materialised, and no other setting."""
-    at = place / "mount"
-    at.mkdir()
-    memory = max(4 * sizes.tensors * sizes.tensor >> 20, 128)
-    mount: list[str | Path] = [program, "up", f"s3://{BUCKET}", at, "--memory", f"{memory}MiB"]
-    subprocess.run(mount, stdout=subprocess.DEVNULL, check=True)
-    try:
-        yield at
-    finally:
-        subprocess.run([program, "umount", "--lazy", at], check=True)
 
 
 def tensors(place: Path, sizes: Sizes, count: int, of: Worker) -> Iterator[str]:
@@ -157,6 +145,8 @@ def streamed(
         libraries[THEIR_STREAMER] = (theirs, {}, str(path))
         if mount is not None:
             libraries[THEIRS_ON_MOUNT] = (theirs, {}, str(mount / NAME))
+        if has_s3(theirs):
+            libraries[THEIRS_ON_S3] = (theirs, ON_S3, cached)
     with contextlib.ExitStack() as stack:
         peers: dict[str, tuple[Streamer, str]] = {}
         for peer, (library, variables, name) in libraries.items():
@@ -169,12 +159,18 @@ def streamed(
                 for cache in [peer] if peer in by_cache else list(by_cache):
                     by_cache[cache].note(what, OUR_STREAMER if peer in by_cache else peer, took)
     for cache, rounds in by_cache.items():
-        yield from rounds.rows(OUR_STREAMER, other_streamers(mount), cache)
+        yield from rounds.rows(OUR_STREAMER, other_streamers(theirs, mount), cache)
 
 
-def other_streamers(mount: Path | None) -> list[str]:
+def has_s3(theirs: Path | None) -> bool:
+    """Whether their library's plug-in for S3 is beside it."""
+    return theirs is not None and theirs.with_name("libstreamers3.so").exists()
+
+
+def other_streamers(theirs: Path | None, mount: Path | None) -> list[str]:
     """What stands beside ours."""
-    return [THEIR_STREAMER, *([THEIRS_ON_MOUNT] if mount is not None else [])]
+    on_mount = [THEIRS_ON_MOUNT] if mount is not None else []
+    return [THEIR_STREAMER, *on_mount, *([THEIRS_ON_S3] if has_s3(theirs) else [])]
 
 
 def main() -> None:
@@ -197,9 +193,10 @@ def main() -> None:
         print(head(OURS, [THEIRS], "cache"))
         print("\n".join(tensors(place, sizes, count, of)), flush=True)
         if options.streamer:
-            mount = stack.enter_context(mounted(options.program, place, sizes)) if options.mount else None
-            print(f"\n{head(OUR_STREAMER, other_streamers(mount), 'cache')}")
-            rows = streamed(place, sizes, count, of, options.streamer, their_streamer(), mount)
+            mount = stack.enter_context(mounted(options.program, place, sizes.tensors * sizes.tensor)) if options.mount else None
+            theirs = their_streamer()
+            print(f"\n{head(OUR_STREAMER, other_streamers(theirs, mount), 'cache')}")
+            rows = streamed(place, sizes, count, of, options.streamer, theirs, mount)
             print("\n".join(rows), flush=True)
 
 
