@@ -81,7 +81,7 @@ class Suite:
 
 
 ON_FSSPEC = Suite(PACKAGE / "tests/programs", ROOT / "docs/python.md", ("common", "streamers"))
-ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "suite"))
+ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "given_buckets", "suite"))
 ON_MOUNT = Suite(PACKAGE / "tests/on_mount", ROOT / "docs/models.md", ("mounted",))
 SUITES = (ON_FSSPEC, ON_S3, ON_MOUNT)
 #: How long one of them may take: each has a shorter deadline of its own where it waits for others.
@@ -207,6 +207,7 @@ def ran(python: pathlib.Path, program: pathlib.Path, variables: dict[str, str]) 
         # Settings of whoever runs this are not theirs.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
         variables = inherited | variables | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", "PROGRAM_RAN": str(record)}
+        variables |= {"PROGRAM_BLESS": os.environ.get("FOREBAY_BLESS", "0")}
         # Its interpreter's programs first: those of its packages.
         variables |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
         try:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -69,8 +69,8 @@ def _plain_environment(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def endpoint() -> Iterator[Endpoint]:
-    """One with an empty bucket, and this process's environment as a client of it has it."""
+def endpoint(more_buckets: Sequence[str] = ()) -> Iterator[Endpoint]:
+    """One with an empty bucket, and with more of these names, and this process's environment as a client of it has it."""
     # Read first: the environment is made plain.
     program = Path(os.environ["PROGRAM_FOREBAY"])
     signal.signal(signal.SIGALRM, _too_long)
@@ -79,12 +79,15 @@ def endpoint() -> Iterator[Endpoint]:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-s3-clients-")))
         _plain_environment(place)
         (place / "empty.toml").write_text("")
-        server: list[object] = [program.with_name("forebay-testkit-s3"), "--dir", place / "s3", "--bucket", BUCKET]
+        buckets = [BUCKET, *more_buckets]
+        for bucket in buckets:
+            (place / "s3" / bucket).mkdir(parents=True)
+        server: list[object] = [program.with_name("forebay-testkit-s3"), "--dir", place / "s3"]
         origin = stack.enter_context(running(server, "listening on ", place / "server.log"))
         env = os.environ | {"FOREBAY_CONFIG": str(place / "empty.toml"), "FOREBAY_RUN_DIR": str(place / "run")}
         settings = {
             "metadata.ttl": REMEMBERED,
-            "mounts": f"/{BUCKET}=s3://{BUCKET}",
+            "mounts": ",".join(f"/{bucket}=s3://{bucket}" for bucket in buckets),
             "network.shared_memory": "off",
             "worker.memory.prewarm": "false",
             "worker.memory.size": "256MiB",
