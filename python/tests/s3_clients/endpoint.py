@@ -38,7 +38,7 @@ class Key(NamedTuple):
 class Endpoint(NamedTuple):
     """Where a client finds the bucket, and where the test finds what is in it."""
 
-    #: `http://127.0.0.1:PORT`.
+    #: `http://127.0.0.1:PORT`, or `https://…`.
     url: str
     #: A writer's.
     key: Key
@@ -51,7 +51,7 @@ class Endpoint(NamedTuple):
 
     @property
     def host(self) -> str:
-        return self.url.removeprefix("http://")
+        return self.url.split("://", 1)[1]
 
 
 def _too_long(_signal: int, _frame: FrameType | None) -> None:
@@ -69,7 +69,7 @@ def _plain_environment(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def endpoint(more_buckets: Sequence[str] = ()) -> Iterator[Endpoint]:
+def endpoint(more_buckets: Sequence[str] = (), is_tls: bool = False) -> Iterator[Endpoint]:
     """One with an empty bucket, and with more of these names, and this process's environment as a client of it has it."""
     # Read first: the environment is made plain.
     program = Path(os.environ["PROGRAM_FOREBAY"])
@@ -85,7 +85,8 @@ def endpoint(more_buckets: Sequence[str] = ()) -> Iterator[Endpoint]:
         server: list[object] = [program.with_name("forebay-testkit-s3"), "--dir", place / "s3"]
         origin = stack.enter_context(running(server, "listening on ", place / "server.log"))
         env = os.environ | {"FOREBAY_CONFIG": str(place / "empty.toml"), "FOREBAY_RUN_DIR": str(place / "run")}
-        settings = {
+        secured = {role: _certificate(program, env, place, role) if is_tls else {} for role in ("worker", "writer")}
+        settings = secured["worker"] | {
             "metadata.ttl": REMEMBERED,
             "mounts": ",".join(f"/{bucket}=s3://{bucket}" for bucket in buckets),
             "network.shared_memory": "off",
@@ -99,15 +100,18 @@ def endpoint(more_buckets: Sequence[str] = ()) -> Iterator[Endpoint]:
         origins = env | ORIGIN | {"AWS_ENDPOINT_URL": origin}
         address = stack.enter_context(running(worker, "worker listening on ", place / "worker.log", origins))
         keys = [_key(program, env, place / "keys", role) for role in ("writer", "reader")]
-        settings = {"client.web.port": "0", "metadata.ttl": REMEMBERED, "s3.credentials_file": str(place / "keys")}
+        settings = {"client.web.port": "0", "metadata.ttl": REMEMBERED, "s3.credentials_file": str(place / "keys")} | secured["writer"]
         command = [program, "s3", "--listen", "127.0.0.1:0", "--workers", address, *_options(settings)]
         log = place / "endpoint.log"
         host = stack.enter_context(running(command, "S3 endpoint listening on ", log, env))
         os.environ |= {"AWS_ACCESS_KEY_ID": keys[0].access, "AWS_SECRET_ACCESS_KEY": keys[0].secret, "AWS_REGION": "us-east-1"}
-        os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{host}"}
+        url = f"{'https' if is_tls else 'http'}://{host}"
+        os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}
+        if is_tls:
+            os.environ |= dict.fromkeys(("AWS_CA_BUNDLE", "SSL_CERT_FILE"), secured["writer"]["security.ca_file"])
         (place / "scratch").mkdir()
         try:
-            yield Endpoint(f"http://{host}", keys[0], keys[1], place / "s3" / BUCKET, place / "scratch")
+            yield Endpoint(url, keys[0], keys[1], place / "s3" / BUCKET, place / "scratch")
         except BaseException:
             print(f"the endpoint's log:\n{log.read_text()}the worker's:\n{(place / 'worker.log').read_text()}", flush=True)
             raise
@@ -115,6 +119,19 @@ def endpoint(more_buckets: Sequence[str] = ()) -> Iterator[Endpoint]:
 
 def _options(settings: dict[str, str]) -> list[object]:
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+
+
+def _certificate(program: Path, env: dict[str, str], place: Path, role: str) -> dict[str, str]:
+    """Settings of a process of this role, which proves it by a certificate of the cluster's key, and is at this address."""
+    key, directory = place / "cluster.key", place / f"tls-{role}"
+    if not key.exists():
+        key.touch(mode=0o600)
+        key.write_bytes(subprocess.run([program, "key", "create"], env=env, capture_output=True, check=True).stdout)
+    command: list[str | Path] = [program, "key", "issue", "--role", role, "--client", f"a-{role}", "--host", "127.0.0.1"]
+    command += ["--output", directory, "-o", f"security.key_file={key}"]
+    subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=True)
+    files = {"cert_file": "tls.crt", "cert_key_file": "tls.key", "ca_file": "ca.crt"}
+    return {"security.mode": "mtls"} | {f"security.{name}": str(directory / file) for name, file in files.items()}
 
 
 def _key(program: Path, env: dict[str, str], keys: Path, role: str) -> Key:
