@@ -25,6 +25,7 @@ with the reason; the wheel cannot be built then.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -37,7 +38,7 @@ import sys
 import tempfile
 import tomllib
 import xml.etree.ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python"
@@ -347,13 +348,11 @@ def tried(built: pathlib.Path, interpreter: str) -> int:
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", built]
         subprocess.run(pip, check=True)
         subprocess.run([place / "venv/bin/forebay", "version"], check=True)
-        (place / "origin").mkdir()
-        (place / "origin/labels.txt").write_text("read through the cache\n")
-        # The lines of README.md, with another origin.
-        lines = example()
-        lines = re.sub(r"up=\"[^\"]*\"", f'up="{place / "origin"}"', lines)
-        said = subprocess.run([python, "-c", lines], capture_output=True, text=True, check=True).stdout
-        if "read through the cache" not in said:
+        with bucket(place / "s3", "my-bucket/datasets/labels.txt", "read through the cache\n") as variables:
+            # The lines of README.md, as they stand there.
+            command = [python, "-c", example()]
+            said = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True).stdout
+        if said != "read through the cache\n\n":
             print(f"python: the example of the README printed {said!r}")
             return 1
         # What a program that loads models does, which does not know the package.
@@ -365,6 +364,24 @@ def tried(built: pathlib.Path, interpreter: str) -> int:
         times = [int(subprocess.run([python, "-c", took], capture_output=True, text=True, check=True).stdout) for _ in range(5)]
         print(f"python: the example of the README works; import takes {sorted(times)[2]} ms, the median of five")
     return 0
+
+
+@contextlib.contextmanager
+def bucket(place: pathlib.Path, name: str, text: str) -> Iterator[dict[str, str]]:
+    """An S3 server with one object. The environment of its clients."""
+    parts = ["-p", "forebay-testkit", "--bin", "forebay-testkit-s3"]
+    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
+    (place / name).parent.mkdir(parents=True)
+    (place / name).write_text(text)
+    command = [TARGET / "release/forebay-testkit-s3", "--dir", place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().rpartition("listening on ")[2].split()[0]
+            keys = {"AWS_ACCESS_KEY_ID": "forebay-test", "AWS_SECRET_ACCESS_KEY": "forebay-test-secret"}
+            yield keys | {"AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
+        finally:
+            server.terminate()
 
 
 def example() -> str:
