@@ -148,7 +148,8 @@ def installed(module: pathlib.Path) -> pathlib.Path:
     site = BUILT / "site"
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(module, site / "forebay/_native.abi3.so")
+    # Of a name that interpreters without a global lock look for, too.
+    shutil.copyfile(module, site / "forebay/_native.so")
     metadata = site / "forebay-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: forebay\nVersion: 0\n")
