@@ -1,4 +1,4 @@
-"""fastsafetensors itself, with the copier and the loader of `forebay.fastsafetensors`, into memory of the host."""
+"""fastsafetensors itself, with the copier and loader of `forebay.fastsafetensors`: into memory of the host, and of a GPU where there is one."""
 
 import fastsafetensors
 import forebay
@@ -14,21 +14,23 @@ with namespace() as place:
     names = list(wanted)
     for part in range(2):
         save_file({name: wanted[name] for name in names[part::2]}, place.origin / f"{part}.safetensors")
+    devices = ["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])]
     with forebay.Client(**place.options) as client:
-        loader = forebay.fastsafetensors.loader(client)
-        loader.add_filenames({0: ["/0.safetensors", "/1.safetensors"]})
-        files = loader.copy_files_to_device()
-        found = {name: files.get_tensor(name) for name in loader.get_keys()}
-        assert found.keys() == wanted.keys()
-        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
-        # Tensors outlive what they were loaded by.
-        kept = found.pop("layer.5")
-        found.clear()
-        files.close()
-        loader.close()
-        assert torch.equal(kept, wanted["layer.5"])
-        del kept
-        assert fastsafetensors.live_allocation_count() == 0, "memory is left behind"
+        for device in devices:
+            loader = forebay.fastsafetensors.loader(client, device=device)
+            loader.add_filenames({0: ["/0.safetensors", "/1.safetensors"]})
+            files = loader.copy_files_to_device()
+            found = {name: files.get_tensor(name) for name in loader.get_keys()}
+            assert found.keys() == wanted.keys()
+            assert all(torch.equal(found[name].cpu(), tensor) for name, tensor in wanted.items())
+            # Tensors outlive what they were loaded by.
+            kept = found.pop("layer.5")
+            found.clear()
+            files.close()
+            loader.close()
+            assert torch.equal(kept.cpu(), wanted["layer.5"])
+            del kept
+            assert fastsafetensors.live_allocation_count() == 0, "memory is left behind"
         # Converted while it is loaded.
         loader = forebay.fastsafetensors.loader(client)
         loader.add_filenames({0: ["/0.safetensors"]})
@@ -36,4 +38,5 @@ with namespace() as place:
         assert torch.equal(files.get_tensor("layer.0"), wanted["layer.0"].to(torch.float16))
         files.close()
         loader.close()
-    ran("fastsafetensors", "`forebay.fastsafetensors.loader`: into memory of the host, converted, tensors that outlive it")
+    where = "the host" if len(devices) == 1 else "the host and of a GPU"
+    ran("fastsafetensors", f"`forebay.fastsafetensors.loader`: into memory of {where}, converted, tensors that outlive it")
