@@ -1,4 +1,4 @@
-"""fastsafetensors itself, with the copier and loader of `forebay.fastsafetensors`: into memory of the host, and of a GPU where there is one."""
+"""fastsafetensors itself, with `forebay.fastsafetensors`: into memory of the host, and of a GPU where there is one."""
 
 import fastsafetensors
 import forebay
