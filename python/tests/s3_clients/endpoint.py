@@ -35,6 +35,14 @@ class Key(NamedTuple):
     secret: str
 
 
+class Server(NamedTuple):
+    """The origin, as its own clients reach it."""
+
+    url: str
+    access: str
+    secret: str
+
+
 class Endpoint(NamedTuple):
     """Where a client finds the bucket, and where the test finds what is in it."""
 
@@ -48,6 +56,7 @@ class Endpoint(NamedTuple):
     origin: Path
     #: For what a client keeps: empty at first.
     scratch: Path
+    server: Server
 
     @property
     def host(self) -> str:
@@ -69,7 +78,7 @@ def _plain_environment(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def endpoint(more_buckets: Sequence[str] = (), is_tls: bool = False) -> Iterator[Endpoint]:
+def endpoint(more_buckets: Sequence[str] = (), is_tls: bool = False, domains: Sequence[str] = ()) -> Iterator[Endpoint]:
     """One with an empty bucket, and with more of these names, and this process's environment as a client of it has it."""
     # Read first: the environment is made plain.
     program = Path(os.environ["PROGRAM_FOREBAY"])
@@ -101,6 +110,8 @@ def endpoint(more_buckets: Sequence[str] = (), is_tls: bool = False) -> Iterator
         address = stack.enter_context(running(worker, "worker listening on ", place / "worker.log", origins))
         keys = [_key(program, env, place / "keys", role) for role in ("writer", "reader")]
         settings = {"client.web.port": "0", "metadata.ttl": REMEMBERED, "s3.credentials_file": str(place / "keys")} | secured["writer"]
+        if domains:
+            settings["s3.domains"] = ",".join(domains)
         command = [program, "s3", "--listen", "127.0.0.1:0", "--workers", address, *_options(settings)]
         log = place / "endpoint.log"
         host = stack.enter_context(running(command, "S3 endpoint listening on ", log, env))
@@ -111,7 +122,8 @@ def endpoint(more_buckets: Sequence[str] = (), is_tls: bool = False) -> Iterator
             os.environ |= dict.fromkeys(("AWS_CA_BUNDLE", "SSL_CERT_FILE"), secured["writer"]["security.ca_file"])
         (place / "scratch").mkdir()
         try:
-            yield Endpoint(url, keys[0], keys[1], place / "s3" / BUCKET, place / "scratch")
+            server_of = Server(origin, ORIGIN["AWS_ACCESS_KEY_ID"], ORIGIN["AWS_SECRET_ACCESS_KEY"])
+            yield Endpoint(url, keys[0], keys[1], place / "s3" / BUCKET, place / "scratch", server_of)
         except BaseException:
             print(f"the endpoint's log:\n{log.read_text()}the worker's:\n{(place / 'worker.log').read_text()}", flush=True)
             raise
