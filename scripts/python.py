@@ -7,10 +7,15 @@
     python.py s3-clients PROGRAM [NAME...]  runs other projects' S3 clients on `forebay s3`, with the `forebay` and the `forebay-testkit-s3`
                                             that cargo built beside each other: python/tests/s3_clients. FOREBAY_BLESS=1 is as above, for
                                             the table of docs/S3.md
+    python.py on-mount PROGRAM [NAME...]    runs other projects' loaders of models on a mount by the `forebay` that cargo built, and beside
+                                            it from tmpfs: python/tests/on_mount. FOREBAY_BLESS=1 is as above, for the table of
+                                            docs/models.md. PROGRAM_MODEL=BYTES is the size of the model
     python.py table [--check]               writes these tables from what is written down, or says whether they are so
+    python.py bench-faults [ARGUMENT...]    measures a cold model that is mapped and touched in any order: python/benchmarks/faults.py
     python.py bench-models [ARGUMENT...]    measures models beside safetensors' and Run:ai's loading of them: python/benchmarks/models.py
     python.py bench [ARGUMENT...]           measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
-    python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py
+    python.py bench-fsspec [ARGUMENT...]    measures `forebay://` beside s3fs and obstore: python/benchmarks/fsspec_reads.py. With `--torch`
+                                            by PyTorch's `DataLoader`, for which 5 GB are installed; so it is with bench-prefetch
     python.py bench-s3 [ARGUMENT...]        measures GETs of `forebay s3` beside its origin's: python/benchmarks/s3_gets.py
     python.py bench-prefetch [ARGUMENT...]  measures cold random reads whose order is announced, and is not: python/benchmarks/prefetch.py
     python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
@@ -20,6 +25,7 @@ with the reason; the wheel cannot be built then.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -32,6 +38,7 @@ import sys
 import tempfile
 import tomllib
 import xml.etree.ElementTree
+from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python"
@@ -60,6 +67,12 @@ class Suite:
         """What ran, each with its version, as of the last FOREBAY_BLESS=1."""
         return self.directory / "ran.json"
 
+    def requirements(self, program: pathlib.Path) -> list[str] | None:
+        """A program's, or those of all whose names begin with the same word. Without any, an interpreter is all that it needs."""
+        word = f"{program.stem.split('_')[0]}.txt"
+        places = (program.with_suffix(".txt"), self.directory / word, PACKAGE / "tests/programs" / word)
+        return next((locked(place) for place in places if place.exists()), None)
+
     def programs(self, names: list[str]) -> list[pathlib.Path]:
         """Those with these names, or all."""
         found = [program for program in sorted(self.directory.glob("*.py")) if program.stem not in self.shared]
@@ -68,8 +81,10 @@ class Suite:
         return [program for program in found if not names or program.stem in names]
 
 
-ON_FSSPEC = Suite(PACKAGE / "tests/programs", ROOT / "docs/python.md", ("common",))
-ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "suite"))
+ON_FSSPEC = Suite(PACKAGE / "tests/programs", ROOT / "docs/python.md", ("common", "streamers"))
+ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "given_buckets", "suite"))
+ON_MOUNT = Suite(PACKAGE / "tests/on_mount", ROOT / "docs/models.md", ("mounted",))
+SUITES = (ON_FSSPEC, ON_S3, ON_MOUNT)
 #: How long one of them may take: each has a shorter deadline of its own where it waits for others.
 PROGRAM_WITHIN_SECONDS = 600
 
@@ -88,6 +103,11 @@ def environment(name: str, requirements: list[str], interpreter: str = sys.execu
     subprocess.run([*pip, *requirements], check=True)
     (place / "complete").touch()
     return python
+
+
+def named(program: pathlib.Path, requirements: list[str]) -> str:
+    """What an environment is called: as its program, or for all that have PyTorch in them, of which there is to be one."""
+    return "torch" if any(line.startswith("torch==") for line in requirements) else program.stem
 
 
 def locked(requirements: pathlib.Path) -> list[str]:
@@ -128,7 +148,8 @@ def installed(module: pathlib.Path) -> pathlib.Path:
     site = BUILT / "site"
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(module, site / "forebay/_native.abi3.so")
+    # Of a name that interpreters without a global lock look for, too.
+    shutil.copyfile(module, site / "forebay/_native.so")
     metadata = site / "forebay-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: forebay\nVersion: 0\n")
@@ -146,10 +167,9 @@ def run_programs(suite: Suite, names: list[str], variables: dict[str, str]) -> i
         return print_counts(0, 0)
     records, failed = {}, 0
     for program in suite.programs(names):
-        requirements = program.with_suffix(".txt")
+        requirements = suite.requirements(program)
         try:
-            # Those without are of no package, and need an interpreter only.
-            python = environment(program.stem, locked(requirements)) if requirements.exists() else pathlib.Path(sys.executable)
+            python = pathlib.Path(sys.executable) if requirements is None else environment(named(program, requirements), requirements)
         except subprocess.CalledProcessError as error:
             print(f"skipped: {program.stem}: its wheels cannot be installed from PyPI: {error}")
             continue
@@ -177,6 +197,11 @@ def s3_clients(program: pathlib.Path, names: list[str]) -> int:
     return run_programs(ON_S3, names, {"PYTHONPATH": shared, "PROGRAM_FOREBAY": str(program.resolve())})
 
 
+def on_mount(program: pathlib.Path, names: list[str]) -> int:
+    shared = os.pathsep.join(str(suite.directory) for suite in (ON_MOUNT, ON_FSSPEC))
+    return run_programs(ON_MOUNT, names, {"PYTHONPATH": shared, "PROGRAM_FOREBAY": str(program.resolve())})
+
+
 def ran(python: pathlib.Path, program: pathlib.Path, variables: dict[str, str]) -> tuple[int, dict[str, str] | None]:
     """A program's exit status, and what it says that it did. One that says nothing has said why it was skipped."""
     with tempfile.TemporaryDirectory() as directory:
@@ -184,6 +209,7 @@ def ran(python: pathlib.Path, program: pathlib.Path, variables: dict[str, str]) 
         # Settings of whoever runs this are not theirs.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
         variables = inherited | variables | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", "PROGRAM_RAN": str(record)}
+        variables |= {"PROGRAM_BLESS": os.environ.get("FOREBAY_BLESS", "0")}
         # Its interpreter's programs first: those of its packages.
         variables |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
         try:
@@ -196,7 +222,7 @@ def ran(python: pathlib.Path, program: pathlib.Path, variables: dict[str, str]) 
 
 def table(check: bool) -> int:
     """The tables of the guides, from what is written down."""
-    wrong = [suite.guide.relative_to(ROOT) for suite in (ON_FSSPEC, ON_S3) if not table_of(suite, check)]
+    wrong = [suite.guide.relative_to(ROOT) for suite in SUITES if not table_of(suite, check)]
     for guide in wrong:
         print(f"{guide} does not say what ran: run `scripts/python.py table`")
     return int(bool(wrong))
@@ -224,16 +250,13 @@ def bench(arguments: list[str]) -> int:
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
 
 
+def bench_faults(arguments: list[str]) -> int:
+    return measure(pathlib.Path(sys.executable), "faults.py", [*release_programs(), *arguments])
+
+
 def bench_fsspec(arguments: list[str]) -> int:
-    module = ["-p", "forebay-python", "--lib"]
-    programs = ["-p", "forebay", "-p", "forebay-testkit", "--bin", "forebay", "--bin", "forebay-testkit-s3"]
-    for parts in (module, programs):
-        subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
-    site = installed(TARGET / "release/lib_native.so")
-    python = environment("bench-fsspec", locked(PACKAGE / "benchmarks/fsspec_reads.txt"))
-    built = ["--server", TARGET / "release/forebay-testkit-s3", "--program", TARGET / "release/forebay"]
-    command = [python, "-P", PACKAGE / "benchmarks/fsspec_reads.py", *built, *arguments]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ON_FSSPEC.directory}"}).returncode
+    python = with_torch() if "--torch" in arguments else environment("bench-fsspec", locked(PACKAGE / "benchmarks/fsspec_reads.txt"))
+    return measure(python, "fsspec_reads.py", [*release_programs(), *arguments], release_site())
 
 
 def bench_s3(arguments: list[str]) -> int:
@@ -242,8 +265,8 @@ def bench_s3(arguments: list[str]) -> int:
 
 
 def bench_prefetch(arguments: list[str]) -> int:
-    # With this interpreter, which may have torch.
-    return measure(pathlib.Path(sys.executable), "prefetch.py", [*release_programs(), *arguments], release_site())
+    python = with_torch() if "--torch" in arguments else pathlib.Path(sys.executable)
+    return measure(python, "prefetch.py", [*release_programs(), *arguments], release_site())
 
 
 def bench_models(arguments: list[str]) -> int:
@@ -251,6 +274,11 @@ def bench_models(arguments: list[str]) -> int:
     streamer = ["--streamer", TARGET / "release/libforebay_streamer.so"]
     python = environment("bench-models", locked(PACKAGE / "benchmarks/models.txt"))
     return measure(python, "models.py", [*release_programs(), *streamer, *arguments], release_site())
+
+
+def with_torch() -> pathlib.Path:
+    """The environment of the programs with PyTorch, which has what the benchmarks need, too."""
+    return environment("torch", locked(ON_FSSPEC.directory / "torch.txt"))
 
 
 def release_site() -> pathlib.Path:
@@ -321,13 +349,11 @@ def tried(built: pathlib.Path, interpreter: str) -> int:
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", built]
         subprocess.run(pip, check=True)
         subprocess.run([place / "venv/bin/forebay", "version"], check=True)
-        (place / "origin").mkdir()
-        (place / "origin/labels.txt").write_text("read through the cache\n")
-        # The lines of README.md, with another origin.
-        lines = example()
-        lines = re.sub(r"up=\"[^\"]*\"", f'up="{place / "origin"}"', lines)
-        said = subprocess.run([python, "-c", lines], capture_output=True, text=True, check=True).stdout
-        if "read through the cache" not in said:
+        with bucket(place / "s3", "my-bucket/datasets/labels.txt", "read through the cache\n") as variables:
+            # The lines of README.md, as they stand there.
+            command = [python, "-c", example()]
+            said = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True).stdout
+        if said != "read through the cache\n\n":
             print(f"python: the example of the README printed {said!r}")
             return 1
         # What a program that loads models does, which does not know the package.
@@ -341,14 +367,45 @@ def tried(built: pathlib.Path, interpreter: str) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def bucket(place: pathlib.Path, name: str, text: str) -> Iterator[dict[str, str]]:
+    """An S3 server with one object. The environment of its clients."""
+    parts = ["-p", "forebay-testkit", "--bin", "forebay-testkit-s3"]
+    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
+    (place / name).parent.mkdir(parents=True)
+    (place / name).write_text(text)
+    command = [TARGET / "release/forebay-testkit-s3", "--dir", place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().rpartition("listening on ")[2].split()[0]
+            keys = {"AWS_ACCESS_KEY_ID": "forebay-test", "AWS_SECRET_ACCESS_KEY": "forebay-test-secret"}
+            yield keys | {"AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
+        finally:
+            server.terminate()
+
+
 def example() -> str:
     """The first block of Python in README.md."""
     return re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
 
 
+BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
+    "bench": bench,
+    "bench-faults": bench_faults,
+    "bench-fsspec": bench_fsspec,
+    "bench-models": bench_models,
+    "bench-prefetch": bench_prefetch,
+    "bench-s3": bench_s3,
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    if measures := BENCHMARKS.get(next(iter(sys.argv[1:]), "")):
+        # All that follows is the benchmark's: argparse would look for its options here.
+        return measures(sys.argv[2:])
     tests = commands.add_parser("test", help="run the tests of the package")
     tests.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
     tests.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest")
@@ -358,18 +415,13 @@ def main() -> int:
     clients = commands.add_parser("s3-clients", help="run other projects' S3 clients on forebay s3")
     clients.add_argument("program", type=pathlib.Path, help="forebay, as cargo built it, beside forebay-testkit-s3")
     clients.add_argument("names", nargs="*", help="of programs; all, if none is given")
+    loaders = commands.add_parser("on-mount", help="run other projects' loaders of models on a mount")
+    loaders.add_argument("program", type=pathlib.Path, help="forebay, as cargo built it")
+    loaders.add_argument("names", nargs="*", help="of programs; all, if none is given")
     tables = commands.add_parser("table", help="write the tables of what ran")
     tables.add_argument("--check", action="store_true", help="only say whether it is as it should be")
-    beside = commands.add_parser("bench-fsspec", help="measure forebay:// beside s3fs and obstore", add_help=False)
-    beside.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
-    gets = commands.add_parser("bench-s3", help="measure GETs of forebay s3 beside its origin's", add_help=False)
-    gets.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
-    announced = commands.add_parser("bench-prefetch", help="measure reads whose order is announced", add_help=False)
-    announced.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
-    models = commands.add_parser("bench-models", help="measure loading of models", add_help=False)
-    models.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
-    measuring = commands.add_parser("bench", help="measure reads", add_help=False)
-    measuring.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
+    for command in BENCHMARKS:
+        commands.add_parser(command, help="one of the benchmarks, with arguments of its own: see above")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
     wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
     options = parser.parse_args()
@@ -379,18 +431,10 @@ def main() -> int:
         return programs(options.module, options.names)
     if options.command == "s3-clients":
         return s3_clients(options.program, options.names)
+    if options.command == "on-mount":
+        return on_mount(options.program, options.names)
     if options.command == "table":
         return table(options.check)
-    if options.command == "bench":
-        return bench(options.arguments)
-    if options.command == "bench-fsspec":
-        return bench_fsspec(options.arguments)
-    if options.command == "bench-s3":
-        return bench_s3(options.arguments)
-    if options.command == "bench-models":
-        return bench_models(options.arguments)
-    if options.command == "bench-prefetch":
-        return bench_prefetch(options.arguments)
     return wheel(options.interpreter)
 
 

@@ -10,8 +10,8 @@ Nothing is run a second time to be green. A program that hangs is ended, and nam
 `--times` finds a test that fails once in a hundred runs before somebody else does, and `--loops` one that fails on a busy machine.
 
 The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build. With
-FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs), and others' S3 clients on `forebay s3`
-(python/tests/s3_clients).
+FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs), others' S3 clients on `forebay s3`
+(python/tests/s3_clients), and others' loaders of models on a mount (python/tests/on_mount).
 
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
@@ -152,6 +152,8 @@ def build(everything: bool) -> list[Program]:
         if LONG and not is_test and (message["target"]["name"], message["target"]["kind"]) == ("forebay", ["bin"]):
             clients = ["scripts/python.py", "s3-clients", message["executable"]]
             programs.append(Program("clients of forebay s3", clients, ROOT, "forebay-python"))
+            loaders = ["scripts/python.py", "on-mount", message["executable"]]
+            programs.append(Program("loaders of models on a mount", loaders, ROOT, "forebay-python"))
         if not is_test:
             if everything and message["target"]["name"] == SIMULATION:
                 programs.append(Program(f"{SIMULATION}, 10 h", [message["executable"], *SIMULATED], ROOT))

@@ -4,8 +4,8 @@
 Prints a table in Markdown: medians of rounds in which all of them take turns, and how often as fast as each of the others Forebay is.
 
 * `cat_ranges`: one call for ranges all over some files, by a file system that knows nothing yet (cold), and once more by the same (warm);
-* a loader: processes that each read samples, as a `DataLoader` has its workers do, in two epochs. Forebay's are clients of one worker in
-  a process of its own, which has nothing at first.
+* a loader: processes that each read samples, as a `DataLoader` has its workers do, in two epochs; with `--torch` it is PyTorch's. Forebay's
+  are clients of one worker in a process of its own, which has nothing at first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import multiprocessing
+import functools
 import os
 import random
 import statistics
@@ -25,12 +25,12 @@ from typing import Any
 
 import fsspec
 from common import running
+from loading import METHODS, loader, title
 
 BUCKET = "bench"
 FILES, SIZE = 16, 16 << 20
 RANGES, RANGE = 256, 128 << 10
 SAMPLES, SAMPLE = 400, 100_000
-PROCESSES = 4
 KEYS = {"access_key": "forebay-test", "secret_key": "forebay-test-secret"}
 MEMORY: dict[str, Any] = {"worker_memory_size": "1GiB"}
 
@@ -108,18 +108,17 @@ def read_sample(sample: tuple[str, int, int]) -> int:
     return len(_fs.cat_file(*sample))
 
 
-def loader(peer: Peer, method: str) -> tuple[float, float]:
+def epochs(peer: Peer, method: str, is_torchs: bool) -> tuple[float, float]:
     """Seconds of an epoch, the first and the second."""
     samples, took = peer.drawn(SAMPLES, SAMPLE), []
-    with multiprocessing.get_context(method).Pool(PROCESSES, begin, (peer,)) as pool:
-        # All of them have begun.
-        pool.map(time.sleep, [0.2] * PROCESSES, chunksize=1)
+    processes = loader(is_torchs, method, functools.partial(begin, peer), read_sample, samples)
+    try:
         for _ in range(2):
             began = time.perf_counter()
-            assert set(pool.imap_unordered(read_sample, samples, chunksize=1)) == {SAMPLE}
+            assert set(processes.read(range(len(samples)))) == {SAMPLE}
             took.append(time.perf_counter() - began)
-        pool.close()
-        pool.join()
+    finally:
+        processes.close()
     return took[0], took[1]
 
 
@@ -141,25 +140,25 @@ def cluster(program: Path, place: Path) -> Iterator[Peer]:
         yield Peer("forebay", {"workers": address, **windows}, "")
 
 
-def measured(url: str, program: Path, place: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
+def measured(url: str, program: Path, place: Path, rounds: int, is_torchs: bool) -> dict[str, dict[str, list[float]]]:
     """Seconds, by what was done and by whom."""
     took: dict[str, dict[str, list[float]]] = {}
 
-    def note(title: str, name: str, cold: float, warm: float) -> None:
+    def note(what: str, name: str, cold: float, warm: float) -> None:
         for kind, seconds in (("cold", cold), ("warm", warm)):
-            took.setdefault(f"{title}, {kind}", {}).setdefault(name, []).append(seconds)
+            took.setdefault(f"{what}, {kind}", {}).setdefault(name, []).append(seconds)
 
     for _ in range(rounds):
         for name, peer in peers(url).items():
             note("cat_ranges", name, *cat_ranges(peer))
-        for method in ("fork", "spawn"):
+        for method in METHODS:
             for name, peer in peers(url).items():
-                title = f"loader, {PROCESSES} processes ({method})"
+                what = title(is_torchs, method)
                 if name != "forebay":
-                    note(title, name, *loader(peer, method))
+                    note(what, name, *epochs(peer, method, is_torchs))
                     continue
                 with cluster(program, place) as of_worker:
-                    note(title, name, *loader(of_worker, method))
+                    note(what, name, *epochs(of_worker, method, is_torchs))
     return took
 
 
@@ -167,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", type=Path, required=True, help="forebay-testkit-s3")
     parser.add_argument("--program", type=Path, required=True, help="forebay")
+    parser.add_argument("--torch", action="store_true", help="by PyTorch's DataLoader")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     print("| origin | what | forebay | s3fs | obstore | of s3fs | of obstore |\n| --- | --- | --- | --- | --- | --- | --- |")
@@ -189,11 +189,11 @@ def main() -> None:
                     "FOREBAY_CONFIG": str(empty),
                     "FOREBAY_RUN_DIR": str(place / "run"),
                 }
-                for title, by_name in measured(url, options.program, place, options.rounds).items():
+                for what, by_name in measured(url, options.program, place, options.rounds, options.torch).items():
                     median = {name: statistics.median(seconds) for name, seconds in by_name.items()}
                     cells = [f"{median[name] * 1000:,.1f} ms" for name in ("forebay", "s3fs", "obstore")]
                     cells += [f"{median[name] / median['forebay']:.1f} ×" for name in ("s3fs", "obstore")]
-                    print(f"| {latency} | {title} | {' | '.join(cells)} |", flush=True)
+                    print(f"| {latency} | {what} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

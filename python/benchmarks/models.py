@@ -5,7 +5,7 @@ Prints tables in Markdown: medians of rounds in which all take turns, and how of
 
 * `forebay.safetensors.load_file` beside `safetensors.numpy.load_file`: arrays of all tensors, in memory of their own;
 * `libforebay_streamer.so` beside Run:ai's `libstreamer.so`, where that is installed: all tensors into one buffer, by the interface of
-  0.17. With `--mount` also Run:ai's on a mount by `forebay up` as it comes.
+  0.17. With `--mount` also Run:ai's on a mount by `forebay up` as it comes; and Run:ai's from the S3 server, if its plug-in is there.
 
 Forebay's cache is in the process, or a worker's in another one on this host.
 """
@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import functools
-import importlib.util
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,11 +27,15 @@ import numpy
 from forebay.safetensors import load_file
 from safetensors.numpy import load_file as load_from_tmpfs
 from safetensors.numpy import save_file
-from scene import BUCKET, Rounds, Worker, head, make_plain, origin, somewhere, worker
+from scene import BUCKET, Rounds, Worker, head, make_plain, mounted, origin, somewhere, worker
+from streamers import Streamer, their_streamer
 
 IN_PROCESS, OF_WORKER = "in the process", "of a worker"
 OURS, THEIRS = "forebay.safetensors", "safetensors on tmpfs"
-OUR_STREAMER, THEIR_STREAMER, THEIRS_ON_MOUNT = "libforebay_streamer.so", "Run:ai's on tmpfs", "Run:ai's on the mount"
+OUR_STREAMER, THEIR_STREAMER = "libforebay_streamer.so", "Run:ai's on tmpfs"
+THEIRS_ON_MOUNT, THEIRS_ON_S3 = "Run:ai's on the mount", "Run:ai's from S3"
+#: Of the bucket in the path, and no questions to a cloud's metadata.
+ON_S3 = {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0", "AWS_EC2_METADATA_DISABLED": "true"}
 NAME = "model.safetensors"
 
 
@@ -74,55 +75,6 @@ def compare(path: Path, found: dict[str, Any]) -> None:
     assert all(numpy.array_equal(wanted[name], found[name]) for name in wanted), "a tensor has other bytes"
 
 
-class Device(ctypes.Structure):
-    """Where bytes are to be: 0 is memory of the processor."""
-
-    _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int)]
-
-
-class Streamer:
-    """The interface of Run:ai's library, 0.17."""
-
-    def __init__(self, library: Path) -> None:
-        self._library = ctypes.CDLL(str(library))
-        self._library.runai_file_streamer_end.restype = None
-        self._handle = ctypes.c_void_p()
-        self._call("start", ctypes.byref(self._handle))
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self._library, f"runai_file_streamer_{name}")(*arguments)
-        if code != 0:
-            raise RuntimeError(f"{name} of {self._library._name} answers {code}")
-
-    def load(self, path: str, ranges: list[tuple[int, int]], buffer: Any) -> None:
-        """Reads ranges of a file, offsets and lengths, one after the other into ``buffer``."""
-        count = len(ranges)
-        places: list[int] = []
-        at: int = buffer.ctypes.data
-        for _, length in ranges:
-            places.append(at)
-            at += length
-        number = ctypes.c_uint64()
-        self._call(
-            "request",
-            self._handle,
-            ctypes.byref(number),
-            ctypes.c_uint32(1),
-            (ctypes.c_char_p * 1)(path.encode()),
-            (ctypes.c_uint32 * 1)(count),
-            (ctypes.c_size_t * count)(*[offset for offset, _ in ranges]),
-            (ctypes.c_size_t * count)(*[length for _, length in ranges]),
-            (ctypes.c_void_p * count)(*places),
-            Device(0, 0),
-        )
-        for _ in ranges:
-            answer = (ctypes.c_uint64(), ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_int())
-            self._call("response", self._handle, *map(ctypes.byref, answer), ctypes.c_uint(60_000))
-
-    def close(self) -> None:
-        self._library.runai_file_streamer_end(self._handle)
-
-
 @contextlib.contextmanager
 def streamer(library: Path, variables: dict[str, str], load: Callable[[Streamer], object]) -> Iterator[Streamer]:
     """One that starts, and loads for the first time, with these variables in its environment."""
@@ -135,29 +87,6 @@ def streamer(library: Path, variables: dict[str, str], load: Callable[[Streamer]
         yield started
     finally:
         started.close()
-
-
-@contextlib.contextmanager
-def mounted(program: Path, place: Path, sizes: Sizes) -> Iterator[Path]:
-    """The bucket in a file system, by a process that has memory enough for the model to be materialised, and no other setting."""
-    at = place / "mount"
-    at.mkdir()
-    memory = max(4 * sizes.tensors * sizes.tensor >> 20, 128)
-    mount: list[str | Path] = [program, "up", f"s3://{BUCKET}", at, "--memory", f"{memory}MiB"]
-    subprocess.run(mount, stdout=subprocess.DEVNULL, check=True)
-    try:
-        yield at
-    finally:
-        subprocess.run([program, "umount", "--lazy", at], check=True)
-
-
-def their_streamer() -> Path | None:
-    """Run:ai's library, where it is installed. Their package is not imported: that needs torch."""
-    found = importlib.util.find_spec("runai_model_streamer")
-    if found is None or not found.submodule_search_locations:
-        return None
-    library = Path(found.submodule_search_locations[0]) / "libstreamer/lib/libstreamer.so"
-    return library if library.exists() else None
 
 
 def tensors(place: Path, sizes: Sizes, count: int, of: Worker) -> Iterator[str]:
@@ -216,6 +145,8 @@ def streamed(
         libraries[THEIR_STREAMER] = (theirs, {}, str(path))
         if mount is not None:
             libraries[THEIRS_ON_MOUNT] = (theirs, {}, str(mount / NAME))
+        if has_s3(theirs):
+            libraries[THEIRS_ON_S3] = (theirs, ON_S3, cached)
     with contextlib.ExitStack() as stack:
         peers: dict[str, tuple[Streamer, str]] = {}
         for peer, (library, variables, name) in libraries.items():
@@ -228,12 +159,18 @@ def streamed(
                 for cache in [peer] if peer in by_cache else list(by_cache):
                     by_cache[cache].note(what, OUR_STREAMER if peer in by_cache else peer, took)
     for cache, rounds in by_cache.items():
-        yield from rounds.rows(OUR_STREAMER, other_streamers(mount), cache)
+        yield from rounds.rows(OUR_STREAMER, other_streamers(theirs, mount), cache)
 
 
-def other_streamers(mount: Path | None) -> list[str]:
+def has_s3(theirs: Path | None) -> bool:
+    """Whether their library's plug-in for S3 is beside it."""
+    return theirs is not None and theirs.with_name("libstreamers3.so").exists()
+
+
+def other_streamers(theirs: Path | None, mount: Path | None) -> list[str]:
     """What stands beside ours."""
-    return [THEIR_STREAMER, *([THEIRS_ON_MOUNT] if mount is not None else [])]
+    on_mount = [THEIRS_ON_MOUNT] if mount is not None else []
+    return [THEIR_STREAMER, *on_mount, *([THEIRS_ON_S3] if has_s3(theirs) else [])]
 
 
 def main() -> None:
@@ -256,9 +193,10 @@ def main() -> None:
         print(head(OURS, [THEIRS], "cache"))
         print("\n".join(tensors(place, sizes, count, of)), flush=True)
         if options.streamer:
-            mount = stack.enter_context(mounted(options.program, place, sizes)) if options.mount else None
-            print(f"\n{head(OUR_STREAMER, other_streamers(mount), 'cache')}")
-            rows = streamed(place, sizes, count, of, options.streamer, their_streamer(), mount)
+            mount = stack.enter_context(mounted(options.program, place, sizes.tensors * sizes.tensor)) if options.mount else None
+            theirs = their_streamer()
+            print(f"\n{head(OUR_STREAMER, other_streamers(theirs, mount), 'cache')}")
+            rows = streamed(place, sizes, count, of, options.streamer, theirs, mount)
             print("\n".join(rows), flush=True)
 
 

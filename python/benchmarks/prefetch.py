@@ -6,7 +6,7 @@ cached at first. Aim: 5 ×.
 
 * One process reads with `Client(up=…)`, sample after sample, and announces to itself (`client.prefetch`).
 * Processes read from a worker, as a `DataLoader` has its workers do, and the process that hands the samples out announces them to it
-  (`forebay.torch.AnnouncingSampler`). Where torch is installed it is its `DataLoader`, and else one of the same shape: as many processes,
+  (`forebay.torch.AnnouncingSampler`). With `--torch` it is PyTorch's `DataLoader`, and else one of the same shape: as many processes,
   of which each has two samples that it was given and has not answered.
 """
 
@@ -14,24 +14,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
-import multiprocessing
+import functools
 import random
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import forebay
 import forebay.torch
+from loading import METHODS, loader, title
 from scene import BUCKET, Rounds, Worker, fill, head, make_plain, origin, somewhere, worker
 
 ANNOUNCED, PLAIN = "announced", "not announced"
-PROCESSES = 4
-#: As `prefetch_factor` of a `DataLoader` has it.
-GIVEN = 2
 
 
 class Sizes(NamedTuple):
@@ -113,73 +109,9 @@ def client_of(of: Worker) -> forebay.Client:
     )
 
 
-class Loader(Protocol):
-    """What a `DataLoader` is here."""
-
-    def read(self, order: Iterable[int]) -> Iterator[tuple[Sample, bytes]]:
-        """The samples with these numbers, in order."""
-        ...
-
-    def close(self) -> None:
-        """Ends it."""
-
-
-class Pool:
-    """Processes that are given samples as a `DataLoader` gives them: some ahead, in order."""
-
-    def __init__(self, of: Worker, method: str, samples: list[Sample]) -> None:
-        self._samples = samples
-        self._pool = multiprocessing.get_context(method).Pool(PROCESSES, begin, (of,))
-        # All of them have begun.
-        self._pool.map(time.sleep, [0.2] * PROCESSES, chunksize=1)
-
-    def read(self, order: Iterable[int]) -> Iterator[tuple[Sample, bytes]]:
-        under_way: deque[Any] = deque()
-        for number in order:
-            under_way.append(self._pool.apply_async(read_sample, (self._samples[number],)))
-            if len(under_way) >= PROCESSES * GIVEN:
-                yield under_way.popleft().get()
-        while under_way:
-            yield under_way.popleft().get()
-
-    def close(self) -> None:
-        self._pool.close()
-        self._pool.join()
-
-
-class Dataset:
-    """What torch's loader asks for samples."""
-
-    def __init__(self, of: Worker, samples: list[Sample]) -> None:
-        self._of, self._samples = of, samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, number: int) -> tuple[Sample, bytes]:
-        if _client is None:
-            begin(self._of)
-        return read_sample(self._samples[number])
-
-
-class TorchLoader:
-    """torch's `DataLoader`."""
-
-    def __init__(self, of: Worker, method: str, samples: list[Sample]) -> None:
-        self._dataset, self._method = Dataset(of, samples), method
-
-    def read(self, order: Iterable[int]) -> Iterator[tuple[Sample, bytes]]:
-        data: Any = importlib.import_module("torch.utils.data")
-        options: dict[str, Any] = {"num_workers": PROCESSES, "prefetch_factor": GIVEN, "multiprocessing_context": self._method}
-        yield from data.DataLoader(self._dataset, batch_size=None, sampler=order, **options)
-
-    def close(self) -> None:
-        """Its processes end with an epoch."""
-
-
 def several_processes(contents: list[bytes], is_announced: bool, samples: list[Sample], of: Worker, method: str, torch: bool) -> float:
     """Seconds of an epoch of a loader."""
-    loader: Loader = TorchLoader(of, method, samples) if torch else Pool(of, method, samples)
+    processes = loader(torch, method, functools.partial(begin, of), read_sample, samples)
     try:
         with client_of(of) as client:
             client.ls("/data")
@@ -187,26 +119,25 @@ def several_processes(contents: list[bytes], is_announced: bool, samples: list[S
             if is_announced:
                 order = forebay.torch.AnnouncingSampler(order, client, lambda number: samples[number])
             began, seen = time.perf_counter(), 0
-            for sample, found in loader.read(order):
+            for sample, found in processes.read(order):
                 seen += 1
                 if seen % 10 == 0:
                     assert right(contents, sample, found), sample
             assert seen == len(samples)
             return time.perf_counter() - began
     finally:
-        loader.close()
+        processes.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", type=Path, required=True, help="forebay-testkit-s3")
     parser.add_argument("--program", type=Path, required=True, help="forebay")
+    parser.add_argument("--torch", action="store_true", help="by PyTorch's DataLoader")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="little of all, to see that it works")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
-    has_torch = importlib.util.find_spec("torch") is not None
-    loader = "`DataLoader`" if has_torch else "processes as of a `DataLoader`"
     rounds = Rounds()
     with tempfile.TemporaryDirectory(dir=somewhere(options.quick)) as name:
         place = Path(name)
@@ -219,12 +150,12 @@ def main() -> None:
                 for peer, is_announced in ((ANNOUNCED, True), (PLAIN, False)):
                     took = one_process(sizes, contents, is_announced, samples)
                     rounds.note(f"{what}, one process", peer, took)
-                for method in ("fork", "spawn"):
+                for method in METHODS:
                     for peer, is_announced in ((ANNOUNCED, True), (PLAIN, False)):
                         # A new worker for each: it has nothing.
                         with worker(options.program, place, sizes.memory) as of:
-                            took = several_processes(contents, is_announced, samples, of, method, has_torch)
-                        rounds.note(f"{what}, {PROCESSES} {loader} ({method})", peer, took)
+                            took = several_processes(contents, is_announced, samples, of, method, options.torch)
+                        rounds.note(f"{what}, {title(options.torch, method)}", peer, took)
     print(head(ANNOUNCED, [PLAIN]))
     print("\n".join(rounds.rows(ANNOUNCED, [PLAIN])))
 

@@ -113,6 +113,20 @@ def endpoint(program: Path, place: Path, of: Worker) -> Iterator[tuple[str, Key]
         yield f"http://{address}", Key(access, secret)
 
 
+@contextlib.contextmanager
+def mounted(program: Path, place: Path, size: int) -> Iterator[Path]:
+    """The bucket in a file system, by a process that has memory enough for so many bytes to be materialised, and no other setting. It
+    has nothing yet."""
+    at = place / "mount"
+    at.mkdir(exist_ok=True)
+    mount: list[str | Path] = [program, "up", f"s3://{BUCKET}", at, "--memory", f"{max(4 * size >> 20, 128)}MiB"]
+    subprocess.run(mount, stdout=subprocess.DEVNULL, check=True)
+    try:
+        yield at
+    finally:
+        subprocess.run([program, "umount", "--lazy", at], check=True)
+
+
 def _options(settings: dict[str, object]) -> list[object]:
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
 

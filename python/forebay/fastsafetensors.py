@@ -9,8 +9,9 @@
 It is a copier of theirs, registered as ``forebay``, and a loader that reads headers with the client as well; all else is theirs. Each file
 is one version: if it is replaced between its header and its bytes, the copy raises ``OSError`` with ESTALE.
 
-It was written for the interface of fastsafetensors 0.3 to 0.3.2, and tested against stubs of it. On the way to a GPU bytes go through
-pinned memory of torch's; that was never run on one.
+It is for the interface of fastsafetensors 0.3 to 0.5, and tested against stubs of both ends of that. On the way to a GPU bytes go through
+pinned memory of torch's; that was never run on one. All of a file is read: filters of tensors have no effect on what is read, and loading in
+batches of bytes (``max_batch_bytes``) is refused, by them.
 """
 
 from __future__ import annotations
@@ -140,9 +141,11 @@ def copier_class(base: Any) -> Any:
                 raise
             return buffer
 
-        def wait_io(self, gbuf: Any, dtype: Any = None, noalign: bool = False) -> Any:
-            """The tensors in it."""
+        def wait_io(self, gbuf: Any, dtype: Any = None, noalign: bool = False, owner: Any = None) -> Any:
+            """The tensors in it. ``owner`` is what has to be kept for as long as one of them is: releases before 0.5 know none."""
             wanted: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+            if owner is not None:
+                wanted["owner"] = owner
             return self.metadata.get_tensors(gbuf, self._device, self.metadata.header_length, **wanted)
 
         def _read(self, offset: int, address: int, length: int) -> None:

@@ -54,6 +54,17 @@ def test_reads_whose_order_is_announced_are_measured_beside_those_whose_order_is
         assert all(DURATION.fullmatch(cell) for cell in row[1:3]) and RATIO.fullmatch(row[3]), row
 
 
+def test_a_model_that_is_touched_all_over_is_measured_beside_one_that_is_read_in_order() -> None:
+    arguments = programs()
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("nothing can be mounted by this user, or /dev/fuse is not there")
+    heading, *rows = quick("faults.py", *arguments)
+    assert heading == ["origin", "what", "all over", "in order", "of in order"]
+    assert [row[:2] for row in rows] == [["1ms", "16 MiB in pieces of 64 KiB"]]
+    for row in rows:
+        assert all(DURATION.fullmatch(cell) for cell in row[2:4]) and RATIO.fullmatch(row[4]), row
+
+
 def test_models_are_measured_beside_others_loading_of_them() -> None:
     if not (streamer := os.environ.get("PYTHON_TESTS_STREAMER")):
         pytest.skip("libforebay_streamer.so is not built: PYTHON_TESTS_STREAMER does not name it")

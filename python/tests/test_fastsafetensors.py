@@ -1,5 +1,5 @@
-"""fastsafetensors' loader, with stubs of its modules as of 0.3.2: it needs torch, which is not installed here, so this shows nothing of it
-itself. Its copier and its loader are driven as theirs drive them."""
+"""fastsafetensors' loader, with stubs of its modules as of 0.3.2 and 0.5.0: it needs torch, which is not installed here, so this shows
+nothing of it itself (`tests/programs/torch_fastsafetensors.py` does). Its copier and its loader are driven as theirs drive them."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class Metadata:
         self.header_length, self.size_bytes, self.src = header_length, size_bytes, src
         self.tensors = {name: fields for name, fields in json.loads(string).items() if name != "__metadata__"}
 
-    def get_tensors(self, gbuf: Buffer, device: Device, copy_start_offset: int, dtype: Any = "auto") -> dict[str, Any]:
+    def get_tensors(self, gbuf: Buffer, device: Device, copy_start_offset: int, dtype: Any = "auto", **since: Any) -> dict[str, Any]:
         begin = self.header_length - copy_start_offset
-        found = {}
+        found: dict[str, Any] = dict(since)
         for name, fields in self.tensors.items():
             start, end = (begin + offset for offset in fields["data_offsets"])
             found[name] = numpy.frombuffer(gbuf.memory.raw[start:end], numpy.float32).reshape(fields["shape"])
@@ -118,12 +118,12 @@ class BaseSafeTensorsFileLoader:
         self.reset()
         del self.copier_constructor
 
-    def copy_files_to_device(self) -> dict[str, Any]:
+    def copy_files_to_device(self, **since: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for _, (meta, _rank) in sorted(self.meta.items(), key=lambda item: item[0]):
             copier = self.copier_constructor(meta, self.device, self.framework)
             buffer = copier.submit_io(True, 16 << 30)
-            found |= copier.wait_io(buffer, dtype="auto", noalign=False)
+            found |= copier.wait_io(buffer, dtype="auto", noalign=False, **since)
         return found
 
 
@@ -216,6 +216,18 @@ def test_their_loader_gets_all_tensors_through_the_cache(
     files = list(loader._files.values())
     loader.close()
     assert len(files) == 2 and all(file.closed for file in files) and not loader._files
+
+
+@pytest.mark.parametrize("owner", ["an allocation", None], ids=["owned", "borrowed"])
+def test_since_0_5_tensors_keep_what_they_lie_in(
+    cuda: Cuda, client: forebay.Client, model: dict[str, Any], owner: str | None
+) -> None:
+    loader = forebay.fastsafetensors.loader(client)
+    loader.add_filenames({0: FILES})
+    found = loader.copy_files_to_device(owner=owner)
+    assert found.pop("owner", None) == owner
+    assert found.keys() == model.keys()
+    loader.close()
 
 
 def test_ranks_take_turns(cuda: Cuda, client: forebay.Client, model: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 //! Forebay, and by whoever reaches its port.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
@@ -415,6 +415,19 @@ fn with_a_mode_it_speaks_tls_and_access_lists_and_the_denied_count_for_who_signs
     assert!(s3_status(&answer) == 400 && answer.contains("TLS"), "{answer}");
 }
 
+/// A client of an endpoint that has the origin as its one bucket.
+fn client_at(address: SocketAddr, key: &S3Key) -> object_store::aws::AmazonS3 {
+    object_store::aws::AmazonS3Builder::new()
+        .with_endpoint(format!("http://{address}"))
+        .with_allow_http(true)
+        .with_region("us-east-1")
+        .with_bucket_name(forebay_e2e::BUCKET)
+        .with_access_key_id(&key.access)
+        .with_secret_access_key(&key.secret)
+        .build()
+        .unwrap()
+}
+
 #[test]
 fn up_serves_its_origin_as_one_bucket() {
     if ruled_out_by_mode(PLAIN) {
@@ -426,17 +439,32 @@ fn up_serves_its_origin_as_one_bucket() {
     let port = forebay_testkit::ReservedPort::new().unwrap();
     let listens = format!("s3.port={}", port.address().port());
     let mount = Setup::of(&bucket).options(&[&listens, &credentials(&keys.path())]).up(&bucket);
-    let client = object_store::aws::AmazonS3Builder::new()
-        .with_endpoint(format!("http://{}", port.address()))
-        .with_allow_http(true)
-        .with_region("us-east-1")
-        .with_bucket_name(forebay_e2e::BUCKET)
-        .with_access_key_id(&key.access)
-        .with_secret_access_key(&key.secret)
-        .build()
-        .unwrap();
+    let client = client_at(port.address(), &key);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let read = runtime.block_on(async { client.get(&at("dir/k")).await?.bytes().await }).unwrap();
     assert_eq!(&read[..], b"open");
     assert_eq!(std::fs::read_to_string(mount.root().join("dir/k")).unwrap(), "open");
+}
+
+#[test]
+fn a_worker_serves_what_it_caches_over_s3_too() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let (bucket, keys) = (Bucket::new(), S3Keys::new());
+    let key = keys.add("reader", "me");
+    let data = DataSet::new(7);
+    bucket.put("dir/k", data, 3 * MIB);
+    let port = forebay_testkit::ReservedPort::new().unwrap();
+    let listens = format!("s3.port={}", port.address().port());
+    let setup = Setup::of(&bucket).memory("128MiB").options(&[&listens, &credentials(&keys.path())]);
+    let _worker = setup.worker(&bucket);
+    let client = client_at(port.address(), &key);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let read = || runtime.block_on(async { client.get(&at("dir/k")).await?.bytes().await });
+    eventually("the worker serves S3", SOON, || read().is_ok());
+    let fetched = bucket.gets();
+    let found = read().unwrap();
+    assert_eq!((found.len() as u64, data.first_difference(0, &found)), (3 * MIB, None));
+    assert_eq!(bucket.gets(), fetched, "what is cached is not fetched once more");
 }

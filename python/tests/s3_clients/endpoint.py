@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -35,10 +35,18 @@ class Key(NamedTuple):
     secret: str
 
 
+class Server(NamedTuple):
+    """The origin, as its own clients reach it."""
+
+    url: str
+    access: str
+    secret: str
+
+
 class Endpoint(NamedTuple):
     """Where a client finds the bucket, and where the test finds what is in it."""
 
-    #: `http://127.0.0.1:PORT`.
+    #: `http://127.0.0.1:PORT`, or `https://…`.
     url: str
     #: A writer's.
     key: Key
@@ -48,10 +56,11 @@ class Endpoint(NamedTuple):
     origin: Path
     #: For what a client keeps: empty at first.
     scratch: Path
+    server: Server
 
     @property
     def host(self) -> str:
-        return self.url.removeprefix("http://")
+        return self.url.split("://", 1)[1]
 
 
 def _too_long(_signal: int, _frame: FrameType | None) -> None:
@@ -69,8 +78,8 @@ def _plain_environment(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def endpoint() -> Iterator[Endpoint]:
-    """One with an empty bucket, and this process's environment as a client of it has it."""
+def endpoint(more_buckets: Sequence[str] = (), is_tls: bool = False, domains: Sequence[str] = ()) -> Iterator[Endpoint]:
+    """One with an empty bucket, and with more of these names, and this process's environment as a client of it has it."""
     # Read first: the environment is made plain.
     program = Path(os.environ["PROGRAM_FOREBAY"])
     signal.signal(signal.SIGALRM, _too_long)
@@ -79,12 +88,16 @@ def endpoint() -> Iterator[Endpoint]:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-s3-clients-")))
         _plain_environment(place)
         (place / "empty.toml").write_text("")
-        server: list[object] = [program.with_name("forebay-testkit-s3"), "--dir", place / "s3", "--bucket", BUCKET]
+        buckets = [BUCKET, *more_buckets]
+        for bucket in buckets:
+            (place / "s3" / bucket).mkdir(parents=True)
+        server: list[object] = [program.with_name("forebay-testkit-s3"), "--dir", place / "s3"]
         origin = stack.enter_context(running(server, "listening on ", place / "server.log"))
         env = os.environ | {"FOREBAY_CONFIG": str(place / "empty.toml"), "FOREBAY_RUN_DIR": str(place / "run")}
-        settings = {
+        secured = {role: _certificate(program, env, place, role) if is_tls else {} for role in ("worker", "writer")}
+        settings = secured["worker"] | {
             "metadata.ttl": REMEMBERED,
-            "mounts": f"/{BUCKET}=s3://{BUCKET}",
+            "mounts": ",".join(f"/{bucket}=s3://{bucket}" for bucket in buckets),
             "network.shared_memory": "off",
             "worker.memory.prewarm": "false",
             "worker.memory.size": "256MiB",
@@ -96,15 +109,21 @@ def endpoint() -> Iterator[Endpoint]:
         origins = env | ORIGIN | {"AWS_ENDPOINT_URL": origin}
         address = stack.enter_context(running(worker, "worker listening on ", place / "worker.log", origins))
         keys = [_key(program, env, place / "keys", role) for role in ("writer", "reader")]
-        settings = {"client.web.port": "0", "metadata.ttl": REMEMBERED, "s3.credentials_file": str(place / "keys")}
+        settings = {"client.web.port": "0", "metadata.ttl": REMEMBERED, "s3.credentials_file": str(place / "keys")} | secured["writer"]
+        if domains:
+            settings["s3.domains"] = ",".join(domains)
         command = [program, "s3", "--listen", "127.0.0.1:0", "--workers", address, *_options(settings)]
         log = place / "endpoint.log"
         host = stack.enter_context(running(command, "S3 endpoint listening on ", log, env))
         os.environ |= {"AWS_ACCESS_KEY_ID": keys[0].access, "AWS_SECRET_ACCESS_KEY": keys[0].secret, "AWS_REGION": "us-east-1"}
-        os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{host}"}
+        url = f"{'https' if is_tls else 'http'}://{host}"
+        os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}
+        if is_tls:
+            os.environ |= dict.fromkeys(("AWS_CA_BUNDLE", "SSL_CERT_FILE"), secured["writer"]["security.ca_file"])
         (place / "scratch").mkdir()
         try:
-            yield Endpoint(f"http://{host}", keys[0], keys[1], place / "s3" / BUCKET, place / "scratch")
+            server_of = Server(origin, ORIGIN["AWS_ACCESS_KEY_ID"], ORIGIN["AWS_SECRET_ACCESS_KEY"])
+            yield Endpoint(url, keys[0], keys[1], place / "s3" / BUCKET, place / "scratch", server_of)
         except BaseException:
             print(f"the endpoint's log:\n{log.read_text()}the worker's:\n{(place / 'worker.log').read_text()}", flush=True)
             raise
@@ -112,6 +131,19 @@ def endpoint() -> Iterator[Endpoint]:
 
 def _options(settings: dict[str, str]) -> list[object]:
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+
+
+def _certificate(program: Path, env: dict[str, str], place: Path, role: str) -> dict[str, str]:
+    """Settings of a process of this role, which proves it by a certificate of the cluster's key, and is at this address."""
+    key, directory = place / "cluster.key", place / f"tls-{role}"
+    if not key.exists():
+        key.touch(mode=0o600)
+        key.write_bytes(subprocess.run([program, "key", "create"], env=env, capture_output=True, check=True).stdout)
+    command: list[str | Path] = [program, "key", "issue", "--role", role, "--client", f"a-{role}", "--host", "127.0.0.1"]
+    command += ["--output", directory, "-o", f"security.key_file={key}"]
+    subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=True)
+    files = {"cert_file": "tls.crt", "cert_key_file": "tls.key", "ca_file": "ca.crt"}
+    return {"security.mode": "mtls"} | {f"security.{name}": str(directory / file) for name, file in files.items()}
 
 
 def _key(program: Path, env: dict[str, str], keys: Path, role: str) -> Key:
@@ -124,9 +156,9 @@ def _key(program: Path, env: dict[str, str], keys: Path, role: str) -> Key:
     return Key(*line.split()[:2])
 
 
-def installed(name: str) -> str:
+def installed(name: str, whence: str = "Debian has it") -> str:
     """Where a program of this machine is that PyPI does not have. Without it, there is nothing to run."""
     if (path := shutil.which(name)) is None:
-        print(f"skipped: {name} is not installed; Debian has it")
+        print(f"skipped: {name} is not installed; {whence}")
         raise SystemExit(0)
     return path
