@@ -74,9 +74,9 @@ pub struct QueuePair {
     // Ended after the pair.
     id: ManuallyDrop<Id>,
     registration: Arc<Registration>,
-    completions: Arc<CompletionQueue>,
-    /// What it has reserved there.
-    entries: usize,
+    /// Where its receives and its requests have reserved an entry for each.
+    receiving: Arc<CompletionQueue>,
+    sending: Arc<CompletionQueue>,
     /// Which receives the card has.
     with_card: Box<[bool]>,
     /// Of the others: the key whose use their message has ended.
@@ -118,6 +118,20 @@ impl QueuePair {
         completions: &Arc<CompletionQueue>,
         options: &QueuePairOptions,
     ) -> Result<Self, Error> {
+        Self::with_queues(id, registration, [completions, completions], options)
+    }
+
+    /// The same with the completions of receives on one queue and those of requests on another: who sleeps until something comes is not
+    /// woken by what has gone.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn with_queues(
+        id: Id,
+        registration: &Arc<Registration>,
+        [receiving, sending]: [&Arc<CompletionQueue>; 2],
+        options: &QueuePairOptions,
+    ) -> Result<Self, Error> {
         let domain = registration.domain();
         let device = domain.device();
         if !id.is_on(device) {
@@ -126,13 +140,19 @@ impl QueuePair {
         }
         let requests = options.requests.clamp(2, device.max_requests);
         let receives = options.receives.clamp(1, device.max_requests);
-        let entries = receives as usize + requests as usize;
-        if !completions.reserve(entries) {
-            let reason = "its completions have no room".to_owned();
-            return Err(Error::Refused { what: "make a queue pair", reason });
+        let full = || Error::Refused { what: "make a queue pair", reason: "its completions have no room".to_owned() };
+        if !receiving.reserve(receives as usize) {
+            return Err(full());
         }
-        let made = Self::make(id, registration, completions, options, (requests, receives));
-        let mut this = made.inspect_err(|_| completions.release(entries))?;
+        if !sending.reserve(requests as usize) {
+            receiving.release(receives as usize);
+            return Err(full());
+        }
+        let made = Self::make(id, registration, [receiving, sending], options, (requests, receives));
+        let mut this = made.inspect_err(|_| {
+            receiving.release(receives as usize);
+            sending.release(requests as usize);
+        })?;
         for receive in 0..receives {
             this.receive_again(receive)?;
         }
@@ -143,7 +163,7 @@ impl QueuePair {
     fn make(
         id: Id,
         registration: &Arc<Registration>,
-        completions: &Arc<CompletionQueue>,
+        queues: [&Arc<CompletionQueue>; 2],
         options: &QueuePairOptions,
         (requests, receives): (u32, u32),
     ) -> Result<Self, Error> {
@@ -166,8 +186,8 @@ impl QueuePair {
             max_inline_data: inline,
         };
         // Some cards refuse what is too much for them, others say how much less there is.
-        let made = create(&id, registration, completions, room(options.inline));
-        let made = made.or_else(|_| create(&id, registration, completions, room(0)))?;
+        let made = create(&id, registration, queues, room(options.inline));
+        let made = made.or_else(|_| create(&id, registration, queues, room(0)))?;
         // SAFETY: the id is alive.
         let pair = NonNull::new(unsafe { (*id.id).qp }).ok_or_else(|| refused("make a queue pair"))?;
         Ok(Self {
@@ -178,8 +198,8 @@ impl QueuePair {
             memory: ManuallyDrop::new(memory),
             id: ManuallyDrop::new(id),
             registration: Arc::clone(registration),
-            completions: Arc::clone(completions),
-            entries: receives as usize + requests as usize,
+            receiving: Arc::clone(queues[0]),
+            sending: Arc::clone(queues[1]),
             requests,
             room: requests,
             unsignalled: 0,
@@ -451,21 +471,21 @@ impl QueuePair {
 fn create(
     id: &Id,
     registration: &Registration,
-    completions: &CompletionQueue,
+    [receiving, sending]: [&Arc<CompletionQueue>; 2],
     cap: sys::ibv_qp_cap,
 ) -> Result<sys::ibv_qp_cap, Error> {
     let domain = registration.domain();
     let mut attributes = sys::ibv_qp_init_attr {
         qp_context: std::ptr::null_mut(),
-        send_cq: completions.raw(),
-        recv_cq: completions.raw(),
+        send_cq: sending.raw(),
+        recv_cq: receiving.raw(),
         srq: std::ptr::null_mut(),
         cap,
         qp_type: sys::IBV_QPT_RC,
         sq_sig_all: 0,
     };
     let create = domain.device().library.cm.rdma_create_qp;
-    // SAFETY: the id, the domain and the queue are alive, and of one device.
+    // SAFETY: the id, the domain and the queues are alive, and of one device.
     by_errno("make a queue pair", unsafe { create(id.id, domain.pd, &raw mut attributes) })?;
     Ok(attributes.cap)
 }

@@ -58,10 +58,10 @@ impl Drop for Greeting {
 }
 
 impl Connection {
-    /// Connects and exchanges hellos, with completions on a queue of its own, or on one of the I/O thread's.
+    /// Connects and exchanges hellos, with completions on queues of its own, or on one of the I/O thread's.
     pub(super) async fn greet_on(
         core: &Rc<Core>,
-        own: Option<&Arc<CompletionQueue>>,
+        own: Option<[&Arc<CompletionQueue>; 2]>,
         peer: &Arc<str>,
         address: SocketAddr,
         options: &ClientOptions,

@@ -1,5 +1,5 @@
 //! A connection that carries one call at a time, of a thread that waits for the answer itself: it posts the request, polls the
-//! completion queue, which is the connection's own, and sleeps in `poll(2)` on its channel.
+//! completion queues, which are the connection's own, and sleeps in `poll(2)` on its channel.
 //!
 //! One thread has it at a time, so nothing of it needs a lock. Between two calls nobody looks at it, and nothing wakes anybody. What the
 //! worker has said meanwhile is found by the next call, which goes over another connection if this one has ended: only reads come this

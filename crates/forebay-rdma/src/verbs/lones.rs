@@ -262,8 +262,8 @@ impl Lones {
         let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
         let own = OwnQueue::new(core).map_err(|error| failed(error.to_string()))?;
         let made = async {
-            let queue = Some(own.queue());
-            let greet = |address| Connection::greet_on(core, queue, peer, address, options);
+            let queues = Some(own.queues());
+            let greet = |address| Connection::greet_on(core, queues, peer, address, options);
             let connection = to_an_address(peer, options, greet).await?;
             let has_ended = Arc::new(AtomicBool::new(false));
             if let Some(parts) = connection.apart(&has_ended) {

@@ -1,11 +1,14 @@
-//! A completion queue of one connection alone, with a channel of its own: the connection of a thread that waits for its answers itself.
-//! Nothing of it wakes the I/O thread while that thread has it.
+//! Completion queues of one connection alone, with a channel of their own: the connection of a thread that waits for its answers itself.
+//! Nothing of them wakes the I/O thread while that thread has it.
+//!
+//! There are two: that a request has arrived ends its completion, but is nothing to be woken for. So who sleeps asks to be told of
+//! what comes alone; when a connection breaks, its receives are flushed, which it is told of, too.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_verbs::{Completion, CompletionChannel, CompletionQueue, Error, QueuePair, Reading, wait_for_completion};
+use forebay_verbs::{Completion, CompletionChannel, CompletionQueue, Error, Reading, wait_for_completion};
 
 use crate::verbs::core::{Core, let_others_run};
 use crate::verbs::links::Links;
@@ -13,39 +16,42 @@ use crate::verbs::options::End;
 
 /// See above.
 pub(crate) struct OwnQueue {
-    queue: Arc<CompletionQueue>,
+    receiving: Arc<CompletionQueue>,
+    sending: Arc<CompletionQueue>,
     channel: Arc<CompletionChannel>,
 }
 
 impl OwnQueue {
-    /// One with room for a client's connection.
+    /// With room for a client's connection.
     ///
     /// # Errors
     /// [`Error::Refused`] when the card has no more.
     pub(crate) fn new(core: &Core) -> Result<Self, Error> {
         let channel = CompletionChannel::new(core.registration.domain().device())?;
-        let entries = QueuePair::entries(&End::Client.queue_pair(&End::Server.offer(), Reading::Ours));
-        Ok(Self { queue: CompletionQueue::new(&channel, entries)?, channel })
+        let options = End::Client.queue_pair(&End::Server.offer(), Reading::Ours);
+        let receiving = CompletionQueue::new(&channel, options.receives as usize)?;
+        let sending = CompletionQueue::new(&channel, options.requests as usize)?;
+        Ok(Self { receiving, sending, channel })
     }
 
-    /// The queue.
-    pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
-        &self.queue
+    /// Those of receives and of requests.
+    pub(crate) fn queues(&self) -> [&Arc<CompletionQueue>; 2] {
+        [&self.receiving, &self.sending]
     }
 
-    /// Appends what has ended, up to a batch of it; how many that are.
+    /// Appends what has ended, up to a batch of each; how many that are.
     ///
     /// # Errors
-    /// [`Error::Refused`]: the queue is lost.
+    /// [`Error::Refused`]: a queue is lost.
     pub(crate) fn poll(&self, into: &mut Vec<Completion>) -> Result<usize, Error> {
-        self.queue.poll(into)
+        Ok(self.sending.poll(into)? + self.receiving.poll(into)?)
     }
 
-    /// Has the channel tell of what ends from now on. A card that cannot be asked for that tells of nothing: then the calling thread has
+    /// Has the channel tell of what comes from now on. A card that cannot be asked for that tells of nothing: then the calling thread has
     /// waited for nothing, and the I/O thread, which is next, finds out why.
     pub(crate) fn arm(&self) {
         // See above.
-        let _ = self.queue.arm();
+        let _ = self.receiving.arm();
     }
 
     /// Sleeps until something is told, but for no longer than `at_most`, and takes that.
@@ -70,9 +76,10 @@ impl OwnQueue {
         loop {
             // First, or what was told is taken for what is asked for now.
             self.channel.take_events();
-            self.queue.arm()?;
-            // What came before that may not be told of.
-            while self.queue.poll(&mut ended)? > 0 {
+            self.sending.arm()?;
+            self.receiving.arm()?;
+            // What ended before that may not be told of.
+            while self.poll(&mut ended)? > 0 {
                 links.completed(ended.drain(..));
                 let_others_run().await;
             }

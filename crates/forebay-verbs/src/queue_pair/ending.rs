@@ -36,7 +36,8 @@ impl QueuePair {
             tracing::error!(reason, "a queue pair cannot be destroyed; its memory is kept");
             return None;
         }
-        self.completions.release(self.entries);
+        self.receiving.release(self.with_card.len());
+        self.sending.release(self.requests as usize);
         let exposed = window.and_then(|window| self.memory.windows.take_out(window));
         // SAFETY: both are taken here alone, and not used after this. The id has no pair any more.
         unsafe {
