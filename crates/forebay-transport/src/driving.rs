@@ -18,9 +18,9 @@
 //! * who drives a connection that is shared with a task is settled by one word ([`Helm`]); where each thread has a connection to
 //!   itself, one taken by nobody else is looked for among them ([`Berths`]).
 //!
-//! How a thread waits is the same wherever it receives itself: it busy-polls for a moment, and sleeps then ([`Waits`]); before
-//! it sleeps where nobody is told unasked it asks to be ([`Dozing`]). Where an I/O
-//! thread has to receive for it, it waits for that one ([`Turn::wait_for`]): then no thread of a runtime is between the two.
+//! How a thread waits is the same wherever it receives itself: it busy-polls for a moment, and sleeps then ([`Waits`]). Where it is
+//! told of what comes only if it asks for that, it does so before it sleeps ([`Dozing`]). Where an I/O thread has to receive for
+//! it, it waits for that one ([`Turn::wait_for`]): then no thread of a runtime is between the two.
 
 mod berths;
 mod dozing;
