@@ -16,7 +16,7 @@ use crate::io_thread::IoThread;
 use crate::options::ClientOptions;
 use crate::serving::serve;
 use crate::trace::{Kind, Recorder, Timing};
-use crate::verbs::{VerbsConnection, VerbsThread};
+use crate::verbs::{Asked, Lones, VerbsConnection, VerbsThread};
 use crate::wire;
 
 /// The longest read whose answer a thread waits for itself.
@@ -37,17 +37,17 @@ pub struct RdmaTransport {
     thread: Thread,
 }
 
-/// What serves the connection.
+/// What serves the connection; over verbs with what threads drive themselves.
 enum Thread {
     Ucx(Arc<IoThread>),
-    Verbs(Arc<VerbsThread>),
+    Verbs(Arc<VerbsThread>, Arc<Lones>),
 }
 
 impl Thread {
     fn spin(&self) -> &Spin {
         match self {
             Self::Ucx(thread) => thread.spin(),
-            Self::Verbs(thread) => thread.spin(),
+            Self::Verbs(thread, _) => thread.spin(),
         }
     }
 }
@@ -74,7 +74,9 @@ impl RdmaTransport {
     /// The same over verbs.
     #[must_use]
     pub fn over_verbs(address: impl Into<Arc<str>>, thread: Arc<VerbsThread>, options: ClientOptions) -> Self {
-        Self::over(address.into(), Thread::Verbs(thread), options)
+        let address = address.into();
+        let lones = Lones::new(&address, &options);
+        Self::over(address, Thread::Verbs(thread, lones), options)
     }
 
     fn over(address: Arc<str>, thread: Thread, options: ClientOptions) -> Self {
@@ -90,7 +92,7 @@ impl RdmaTransport {
             Thread::Ucx(thread) => thread.run(move |core| {
                 drop(tokio::task::spawn_local(serve::<Connection>(core.clone(), peer, options, queue)));
             }),
-            Thread::Verbs(thread) => thread.run(move |core| {
+            Thread::Verbs(thread, _) => thread.run(move |core| {
                 drop(tokio::task::spawn_local(serve::<VerbsConnection>(core.clone(), peer, options, queue)));
             }),
         };
@@ -112,13 +114,44 @@ impl RdmaTransport {
         let request = Request { deadline: request.deadline.saturating_sub(began.elapsed()), ..request };
         let into = into.filter(|_| request.op.brings_payload());
         // Of a read that a thread may wait for itself: for how long.
-        let awaited = (request.op == Op::Read && request.length <= SHORT).then_some(request.deadline);
-        let (answer, answered) = oneshot::channel();
-        let call = Call { into, window: None, limit, answer, timing, _permit: permit };
+        let mut awaited = (request.op == Op::Read && request.length <= SHORT).then_some(request.deadline);
+        let (answer, mut answered) = oneshot::channel();
+        let mut call = Call { into, window: None, limit, answer, timing, _permit: permit };
+        if let Thread::Verbs(thread, lones) = &self.thread
+            && awaited.is_some()
+            && driving::is_permitted()
+            && self.is_lone()
+        {
+            match lones.call(thread, &self.restraint, &request, call, &mut answered) {
+                Asked::Ended(result) => return result,
+                Asked::Late(commands) => return self.when_it_comes(answered, &commands).await,
+                Asked::Not { call: back, may_wait } => {
+                    call = back;
+                    awaited = awaited.filter(|_| may_wait);
+                }
+            }
+        }
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;
         let leaving = Leaving(&self.commands);
         // Dropped without an answer when the I/O thread ends.
         let result = self.answer(answered, awaited).await.unwrap_or_else(|_| Err(self.closed().into()));
+        std::mem::forget(leaving);
+        result
+    }
+
+    /// Whether the call that has its place is the only one of the link.
+    fn is_lone(&self) -> bool {
+        self.places.available_permits() + 1 == self.max_outstanding
+    }
+
+    /// The answer to a call that a thread has waited for, which has a connection to itself.
+    async fn when_it_comes(
+        &self,
+        answered: oneshot::Receiver<Answer>,
+        commands: &mpsc::UnboundedSender<Command>,
+    ) -> Answer {
+        let leaving = Leaving(commands);
+        let result = answered.await.unwrap_or_else(|_| Err(self.closed().into()));
         std::mem::forget(leaving);
         result
     }
@@ -132,7 +165,7 @@ impl RdmaTransport {
         awaited: Option<Duration>,
     ) -> Result<Answer, oneshot::error::RecvError> {
         let spin = self.thread.spin();
-        let is_lone = self.places.available_permits() + 1 == self.max_outstanding;
+        let is_lone = self.is_lone();
         let awaited = awaited.filter(|_| is_lone);
         let began = Instant::now();
         if !is_lone || !spin.is_welcome(began) {
@@ -201,7 +234,7 @@ impl Transport for RdmaTransport {
     fn kind(&self) -> TransportKind {
         match self.thread {
             Thread::Ucx(_) => TransportKind::Ucx,
-            Thread::Verbs(_) => TransportKind::Verbs,
+            Thread::Verbs(..) => TransportKind::Verbs,
         }
     }
 
@@ -212,7 +245,11 @@ impl Transport for RdmaTransport {
     async fn close(&self) {
         self.places.close();
         let (closed, is_closed) = oneshot::channel();
-        if self.commands.send(Command::Close(closed)).is_ok() {
+        let is_told = self.commands.send(Command::Close(closed)).is_ok();
+        if let Thread::Verbs(_, lones) = &self.thread {
+            lones.close().await;
+        }
+        if is_told {
             // Dropped without a word when the I/O thread ends first.
             let _ = is_closed.await;
         }
@@ -222,5 +259,8 @@ impl Transport for RdmaTransport {
 impl Drop for RdmaTransport {
     fn drop(&mut self) {
         self.places.close();
+        if let Thread::Verbs(_, lones) = &self.thread {
+            lones.give_up();
+        }
     }
 }

@@ -58,6 +58,19 @@ impl Call {
         !self.answer.is_closed()
     }
 
+    /// The call, if the reply with this header brings no more than was asked for.
+    ///
+    /// # Errors
+    /// How it breaks the protocol, with which the call has ended, too.
+    pub(crate) fn within_limit(self, header: &ReplyHeader, peer: &str) -> Result<Self, String> {
+        if header.failure.is_some() || header.payload_len <= self.limit {
+            return Ok(self);
+        }
+        let reason = format!("it sent {} bytes, {} were asked for", header.payload_len, self.limit);
+        self.end(Err(LinkError::Protocol { peer: peer.to_owned(), reason: reason.clone() }.into()));
+        Err(reason)
+    }
+
     /// Returns when the caller has been gone for `patience`.
     pub(crate) async fn forsaken(&mut self, patience: Duration) {
         self.answer.closed().await;
@@ -116,6 +129,15 @@ impl LinkState {
         }
     }
 
+    /// Of a connection that has greeted, over which a thread has made one call by the number `id`. It takes no others.
+    pub(crate) fn of_late(peer: &Arc<str>, pass: Option<Pass>, options: &ClientOptions, id: u64, call: Call) -> Self {
+        let mut calls = Outstanding::beginning_at(id, options.max_abandoned);
+        // It takes its first.
+        drop(calls.begin(call));
+        calls.retire();
+        Self { calls: RefCell::new(calls), greeted: Cell::new(true), ..Self::new(peer, pass, options) }
+    }
+
     pub(crate) fn refused(&self, reason: String) -> LinkError {
         LinkError::Refused { peer: self.peer.to_string(), reason }
     }
@@ -170,14 +192,13 @@ impl LinkState {
     /// How it breaks the protocol.
     pub(crate) fn answered(&self, header: &ReplyHeader) -> Result<Call, String> {
         let call = self.calls.borrow_mut().take(header.id);
-        let call = call.ok_or_else(|| format!("it answered call {}, which there is not", header.id))?;
-        if header.failure.is_none() && header.payload_len > call.limit {
-            let reason = format!("it sent {} bytes, {} were asked for", header.payload_len, call.limit);
-            call.end(Err(self.broke_protocol(reason.clone()).into()));
-            return Err(reason);
-        }
-        Ok(call)
+        call.ok_or_else(|| unasked(header.id))?.within_limit(header, &self.peer)
     }
+}
+
+/// How a peer breaks the protocol that answers what nobody asked.
+pub(crate) fn unasked(id: u64) -> String {
+    format!("it answered call {id}, which there is not")
 }
 
 /// A client's connection. Of the I/O thread that has it.

@@ -1,6 +1,8 @@
 //! The task that owns a client's connection, on an I/O thread: it connects when there is a call, sends requests, and watches for
 //! silence and for the connection's end. What carries the messages, UCX or verbs, is a [`ClientLink`].
 
+use std::future::Future;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,7 +62,7 @@ pub(crate) async fn serve<C: ClientLink>(
         };
         match connected {
             Ok(connection) => {
-                let ended = run::<C>(&core, &connection, &options, first, &mut commands).await;
+                let ended = run::<C>(&core, &connection, &options, Some(first), &mut commands).await;
                 let (error, again) = match ended {
                     End::Lost(error) => (error, Next::Again(None)),
                     End::Spent(command) => {
@@ -149,12 +151,21 @@ async fn connect<C: ClientLink>(
     peer: &Arc<str>,
     options: &ClientOptions,
 ) -> Result<Rc<C>, LinkError> {
-    let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+    to_an_address(peer, options, |address| C::greet(core, peer, address, options)).await
+}
+
+/// What `greet` makes of the first address of `peer` that it does with.
+pub(crate) async fn to_an_address<T, F: Future<Output = Result<T, LinkError>>>(
+    peer: &str,
+    options: &ClientOptions,
+    greet: impl Fn(SocketAddr) -> F,
+) -> Result<T, LinkError> {
+    let failed = |reason: String| LinkError::Connect { peer: peer.to_owned(), reason };
     let attempt = async {
-        let addresses = tokio::net::lookup_host(&**peer).await.map_err(|error| failed(error.to_string()))?;
+        let addresses = tokio::net::lookup_host(peer).await.map_err(|error| failed(error.to_string()))?;
         let mut last = failed("it has no address".to_owned());
         for address in addresses {
-            match C::greet(core, peer, address, options).await {
+            match greet(address).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = error,
             }
@@ -165,6 +176,29 @@ async fn connect<C: ClientLink>(
         Ok(connected) => connected,
         Err(_) => Err(failed(format!("no answer within {:?}", options.connect_timeout))),
     }
+}
+
+/// Serves a connection that takes no more calls, until the one that it has is answered, or `commands` end with its caller, or `stop`
+/// is cancelled.
+pub(crate) async fn serve_last<C: ClientLink>(
+    core: Rc<C::Core>,
+    connection: Rc<C>,
+    options: &ClientOptions,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+    stop: CancellationToken,
+) {
+    let ended = tokio::select! {
+        ended = run::<C>(&core, &connection, options, None, &mut commands) => ended,
+        () = stop.cancelled() => End::Closed(None),
+    };
+    let error = match ended {
+        End::Lost(error) => error,
+        End::Spent(_) => connection.state().lost("its caller has left"),
+        End::Closed(_) => connection.state().lost("it was closed"),
+        End::Outlived => return finish::<C>(core, connection, stop).await,
+    };
+    end::<C>(&core, &connection, &error);
+    connection.close().await;
 }
 
 /// What to do after a connection.
@@ -193,14 +227,14 @@ async fn run<C: ClientLink>(
     core: &Rc<C::Core>,
     connection: &Rc<C>,
     options: &ClientOptions,
-    first: (Request, Call),
+    first: Option<(Request, Call)>,
     commands: &mut mpsc::UnboundedReceiver<Command>,
 ) -> End {
     let state = connection.state();
     let mut liveness = Liveness::new(options.keepalive, options.dead_after, Instant::now());
     // Silence means something only while calls wait; `None` then.
     let mut watching = false;
-    let mut command = Some(Command::Call(first.0, first.1));
+    let mut command = first.map(|(request, call)| Command::Call(request, call));
     // Made once: registering with what they wait for would cost as much as a call, each time.
     let failed = connection.failed();
     let stopped = C::stop(core).cancelled();

@@ -3,7 +3,8 @@
 //! * [`VerbsThread`]: a thread that drives one card; [`RdmaTransport::over_verbs`](crate::RdmaTransport::over_verbs): the client's side;
 //!   [`VerbsServer`]: the worker's;
 //! * `frame`, `credits`, `channel`: the protocol, pure, and tested in virtual time against a card that is made up;
-//! * `links`, `connecting`, `connection`, `server`: the shell around it, on queue pairs of [`forebay_verbs`].
+//! * `links`, `connecting`, `connection`, `server`: the shell around it, on queue pairs of [`forebay_verbs`];
+//! * `lone`, `lones`: connections that threads drive which wait for their answers themselves (ADR 0038).
 //!
 //! A request goes into the peer's receive queue. What is small comes back so, too. The payload of a longer read is written by the
 //! worker's card into the caller's buffer, through a memory window that was bound to that buffer for this read alone; the message behind
@@ -22,11 +23,15 @@ mod connecting;
 mod connection;
 mod core;
 mod credits;
+mod exchange;
 mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod links;
+mod lone;
+mod lones;
 mod options;
+mod own_queue;
 mod reader;
 mod server;
 mod teller;
@@ -34,6 +39,7 @@ mod thread;
 
 pub(crate) use connection::Connection as VerbsConnection;
 pub use forebay_verbs::{Device, Error as VerbsError, Library as VerbsLibrary};
+pub(crate) use lones::{Asked, Lones};
 pub use options::VerbsOptions;
 pub use server::VerbsServer;
 pub use thread::{VerbsThread, VerbsThreadStats};

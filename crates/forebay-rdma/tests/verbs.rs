@@ -1,7 +1,10 @@
 //! The suite that every transport passes, over verbs, where there are two devices: as it is, and between two ends that prove who they
-//! are. And clients that read the worker's memory by themselves, while that changes (`one_sided.rs`).
+//! are, and by threads that wait for their answers themselves (`driving.rs`). And clients that read the worker's memory by themselves,
+//! while that changes (`one_sided.rs`).
 
 mod common;
+#[path = "verbs/driving.rs"]
+mod driving;
 #[path = "verbs/one_sided.rs"]
 mod one_sided;
 
@@ -15,15 +18,15 @@ use forebay_identity::LiveIdentity;
 use forebay_identity::testing::Cluster;
 use forebay_rdma::verbs::VerbsServer;
 use forebay_rdma::{ClientOptions, ClientSecurity, FabricOptions, RdmaTransport, ServerSecurity};
-use forebay_transport::conformance::{Fixture, Scripted};
+use forebay_transport::conformance::{Driven, Fixture, Scripted};
 use forebay_transport::{LocalTransport, Service, Transport, TransportKind};
 use forebay_types::Role;
 use tokio::sync::Mutex;
 
-/// A worker and a client over verbs, of which the client may have to be admitted; without devices, what holds for every transport is shown
+/// A worker and a client over verbs, of which the client may have to be admitted, and its callers may wait themselves; without devices, what holds for every transport is shown
 /// of the local one.
 #[expect(clippy::large_enum_variant, reason = "there are few")]
-enum Verbs<const PROVES: bool> {
+enum Verbs<const PROVES: bool, const DRIVES: bool> {
     Real {
         devices: Devices,
         service: Arc<dyn Service>,
@@ -43,19 +46,22 @@ fn proofs() -> (ServerSecurity, ClientSecurity) {
 }
 
 #[async_trait::async_trait]
-impl<const PROVES: bool> Fixture for Verbs<PROVES> {
+impl<const PROVES: bool, const DRIVES: bool> Fixture for Verbs<PROVES, DRIVES> {
     async fn start(service: Arc<dyn Service>) -> Self {
         let Some(devices) = devices() else { return Self::Absent(Arc::new(LocalTransport::new(service))) };
         let (security, of_client) = PROVES.then(proofs).unzip();
         let server = devices.serve(0, service.clone(), security.clone()).await;
         let address = server.local_addr();
-        let options = ClientOptions { security: of_client, ..common::client_options() };
+        let defaults = common::client_options();
+        let drive = if DRIVES { driving::DRIVE } else { defaults.drive };
+        let options = ClientOptions { security: of_client, drive, ..defaults };
         let transport = devices.link(address, options, common::pool(8));
         Self::Real { devices, service, address, security, server: Mutex::new(Some(server)), transport }
     }
 
     fn transport(&self) -> Arc<dyn Transport> {
         match self {
+            Self::Real { transport, .. } if DRIVES => Arc::new(Driven::new(transport.clone(), usize::MAX)),
             Self::Real { transport, .. } => transport.clone(),
             Self::Absent(local) => local.clone(),
         }
@@ -82,11 +88,19 @@ impl<const PROVES: bool> Fixture for Verbs<PROVES> {
 }
 
 mod as_it_is {
-    forebay_transport::transport_conformance!(super::Verbs<false>);
+    forebay_transport::transport_conformance!(super::Verbs<false, false>);
 }
 
 mod with_proof {
-    forebay_transport::transport_conformance!(super::Verbs<true>);
+    forebay_transport::transport_conformance!(super::Verbs<true, false>);
+}
+
+mod by_threads_that_wait {
+    forebay_transport::transport_conformance!(super::Verbs<false, true>);
+}
+
+mod by_threads_that_wait_with_proof {
+    forebay_transport::transport_conformance!(super::Verbs<true, true>);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

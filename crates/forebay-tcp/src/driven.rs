@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_locks::Mutex;
-use forebay_transport::driving::{self, Restraint, Waits};
+use forebay_transport::driving::{self, Berth, Berths, LINGER, Restraint, Waits};
 use forebay_transport::{CallError, LinkError, Op, Reply, Request};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::berths::{Berth, Berths, LINGER};
 use crate::connection::Connection;
 use crate::lone::{Came, LateCall, Lone};
 use crate::options::{ClientOptions, LARGE_BODY};

@@ -9,10 +9,10 @@
 //! (`driven`), which the runtime does not watch: then the calling thread receives the answer, and no other thread of this side has
 //! to do with it.
 //!
-//! What decides is pure and knows no socket: `choice` (which connection takes the next call), `berths` (which one a thread drives),
-//! `requests` and `replies`
-//! (where received bytes belong), `zero_copy` (what the kernel sends from where it lies), `patience` (how long a peer may
-//! take), and what all connections share, [`forebay_transport::connection`]: among it, which of them a server takes in.
+//! What decides is pure and knows no socket: `choice` (which connection takes the next call), `requests` and `replies` (where
+//! received bytes belong), `zero_copy` (what the kernel sends from where it lies), `patience` (how long a peer may
+//! take), and what all connections share, [`forebay_transport::connection`]: among it, which of them a server takes in; and which connection
+//! a thread drives ([`forebay_transport::driving::Berths`]).
 //! The rest is the shell around it: one task for each connection on either side, bytes over a `channel`, and system calls in
 //! `socket`.
 //!
@@ -24,7 +24,6 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod admit;
-mod berths;
 mod by_record;
 mod channel;
 mod choice;

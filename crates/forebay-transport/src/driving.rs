@@ -15,11 +15,15 @@
 //! * a link on which answers come late is not driven for a number of reads, the more the more often that happens ([`Restraint`]);
 //! * nobody drives while others wait on the link: the task that receives for them takes all answers together;
 //! * who makes several calls at once has none of them waited for before all are made ([`permitted_if`]);
-//! * who drives a connection that is shared with a task is settled by one word ([`Helm`]).
+//! * who drives a connection that is shared with a task is settled by one word ([`Helm`]); where each thread has a connection to
+//!   itself, one taken by nobody else is looked for among them ([`Berths`]).
 //!
-//! How a thread waits is the same wherever it receives itself: it busy-polls for a moment, and sleeps then ([`Waits`]). Where an I/O
-//! thread has to receive for it, it waits for that one ([`Turn::wait_for`]): then no thread of a runtime is between the two.
+//! How a thread waits is the same wherever it receives itself: it busy-polls for a moment, and sleeps then ([`Waits`]). Where it is
+//! told of what comes only if it asks for that, it does so before it sleeps ([`Dozing`]). Where an I/O thread has to receive for
+//! it, it waits for that one ([`Turn::wait_for`]): then no thread of a runtime is between the two.
 
+mod berths;
+mod dozing;
 mod helm;
 #[cfg(test)]
 mod model;
@@ -36,6 +40,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+pub use berths::{Berth, Berths, LINGER};
+pub use dozing::{Dozing, Step};
 pub use helm::{Helm, Taken};
 pub use restraint::Restraint;
 pub use waits::Waits;

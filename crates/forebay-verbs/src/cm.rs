@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_verbs_sys as sys;
@@ -22,11 +22,17 @@ const ACK_UNIT: u128 = 4096;
 /// The longest: two hours and a half.
 const MAX_ACK: u8 = 31;
 
-/// Where events come from. Of the thread that made it.
+/// Where events come from.
 pub struct EventChannel {
     pub(crate) library: Library,
     channel: *mut sys::rdma_event_channel,
 }
+
+// SAFETY: a channel may be used by several threads at once, as librdmacm promises: an id that is ended by one waits for the events
+// of it that another has taken. It is ended by its last owner.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +79,7 @@ impl EventChannel {
     ///
     /// # Errors
     /// [`Error::Refused`] when the kernel has no rdma_cm.
-    pub fn new(library: Library) -> Result<Rc<Self>, Error> {
+    pub fn new(library: Library) -> Result<Arc<Self>, Error> {
         // SAFETY: it takes nothing.
         let channel = unsafe { (library.cm.rdma_create_event_channel)() };
         if channel.is_null() {
@@ -81,14 +87,14 @@ impl EventChannel {
         }
         let this = Self { library, channel };
         set_nonblocking(this.as_raw_fd())?;
-        Ok(Rc::new(this))
+        Ok(Arc::new(this))
     }
 
     /// What tells when there is an event.
     ///
     /// # Errors
     /// [`Error::Refused`] outside of a runtime.
-    pub fn readiness(self: &Rc<Self>) -> Result<Readiness<Self>, Error> {
+    pub fn readiness(self: &Arc<Self>) -> Result<Readiness<Self>, Error> {
         // SAFETY: the library closes the descriptor with the channel.
         unsafe { Readiness::of(self) }
     }
@@ -97,7 +103,7 @@ impl EventChannel {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn next_event(self: &Rc<Self>) -> Result<Option<Event>, Error> {
+    pub fn next_event(self: &Arc<Self>) -> Result<Option<Event>, Error> {
         let cm = self.library.cm;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the channel is alive, and there is a place for the answer.
@@ -117,7 +123,7 @@ impl EventChannel {
 
     /// # Safety
     /// The event is the library's own and was not acknowledged.
-    unsafe fn read(self: &Rc<Self>, raw: &sys::rdma_cm_event) -> Event {
+    unsafe fn read(self: &Arc<Self>, raw: &sys::rdma_cm_event) -> Event {
         let kind = match raw.event {
             sys::RDMA_CM_EVENT_ADDR_RESOLVED => EventKind::AddressResolved,
             sys::RDMA_CM_EVENT_ROUTE_RESOLVED => EventKind::RouteResolved,
@@ -150,7 +156,7 @@ impl EventChannel {
             status: raw.status,
             private_data,
             // Such an id is new, and nobody else's.
-            request: is_request.then(|| Id { channel: Rc::clone(self), id: raw.id, answers: Cell::new(true) }),
+            request: is_request.then(|| Id { channel: Arc::clone(self), id: raw.id, answers: Cell::new(true) }),
         }
     }
 }
@@ -171,27 +177,30 @@ impl Drop for EventChannel {
 }
 
 /// What stands for a connection, a listener, or what is to become one. It has no queue pair; a [`QueuePair`](crate::QueuePair) has
-/// its id. Of the thread that made it.
+/// its id. Of one thread at a time.
 pub struct Id {
-    pub(crate) channel: Rc<EventChannel>,
+    pub(crate) channel: Arc<EventChannel>,
     pub(crate) id: *mut sys::rdma_cm_id,
     /// Somebody waits for an answer, and gets a no if this is dropped.
     pub(crate) answers: Cell<bool>,
 }
+
+// SAFETY: an id belongs to no thread, and its owner alone uses it.
+unsafe impl Send for Id {}
 
 impl Id {
     /// A new one.
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn new(channel: &Rc<EventChannel>) -> Result<Self, Error> {
+    pub fn new(channel: &Arc<EventChannel>) -> Result<Self, Error> {
         let mut id = std::ptr::null_mut();
         // SAFETY: the channel is alive, and there is a place for the answer.
         let result = unsafe {
             (channel.library.cm.rdma_create_id)(channel.channel, &raw mut id, std::ptr::null_mut(), sys::RDMA_PS_TCP)
         };
         by_errno("make an id of rdma_cm", result)?;
-        Ok(Self { channel: Rc::clone(channel), id, answers: Cell::new(false) })
+        Ok(Self { channel: Arc::clone(channel), id, answers: Cell::new(false) })
     }
 
     /// Its key among the ids of this process.

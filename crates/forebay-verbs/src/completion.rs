@@ -1,9 +1,8 @@
 //! Completion queues: which requests have ended. They tell of their entries through a channel, whose descriptor can be waited for.
 
-use std::cell::Cell;
 use std::os::fd::{AsRawFd, RawFd};
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_verbs_sys as sys;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -23,18 +22,23 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> Result<(), Error> {
     set.map_err(|error| Error::Refused { what: "wait for events of RDMA", reason: error.to_string() })
 }
 
-/// What completion queues tell of their entries through. Of the thread that made it.
+/// What completion queues tell of their entries through.
 pub struct CompletionChannel {
     device: Arc<Device>,
     channel: *mut sys::ibv_comp_channel,
 }
+
+// SAFETY: a channel may be used by several threads at once, as the library promises; it is ended by its last owner.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
     /// One for queues of `device`.
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn new(device: &Arc<Device>) -> Result<Rc<Self>, Error> {
+    pub fn new(device: &Arc<Device>) -> Result<Arc<Self>, Error> {
         // SAFETY: the context is open as long as the device lives.
         let channel = unsafe { (device.library.verbs.ibv_create_comp_channel)(device.context) };
         if channel.is_null() {
@@ -42,14 +46,14 @@ impl CompletionChannel {
         }
         let this = Self { device: Arc::clone(device), channel };
         set_nonblocking(this.as_raw_fd())?;
-        Ok(Rc::new(this))
+        Ok(Arc::new(this))
     }
 
     /// What tells when an armed queue has got an entry.
     ///
     /// # Errors
     /// [`Error::Refused`] outside of a runtime.
-    pub fn readiness(self: &Rc<Self>) -> Result<Readiness<Self>, Error> {
+    pub fn readiness(self: &Arc<Self>) -> Result<Readiness<Self>, Error> {
         // SAFETY: the library closes the descriptor with the channel.
         unsafe { Readiness::of(self) }
     }
@@ -60,7 +64,7 @@ impl CompletionChannel {
         let (mut queue, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the channel is alive, and there are places for the answer.
         while unsafe { (verbs.ibv_get_cq_event)(self.channel, &raw mut queue, &raw mut context) } == 0 {
-            // SAFETY: an event is of a queue that lives: ending one takes its events with it.
+            // SAFETY: an event is of a queue that lives: ending one takes its events with it, and waits for those that were taken here.
             unsafe { (verbs.ibv_ack_cq_events)(queue, 1) };
         }
     }
@@ -95,18 +99,23 @@ impl Completion {
 
 /// A queue of them. One that overflows is lost with all its queue pairs, so each of those reserves its entries.
 pub struct CompletionQueue {
-    channel: Rc<CompletionChannel>,
+    channel: Arc<CompletionChannel>,
     cq: *mut sys::ibv_cq,
     entries: usize,
-    reserved: Cell<usize>,
+    reserved: AtomicUsize,
 }
+
+// SAFETY: a queue may be polled and armed by several threads at once, as the library promises; it is ended by its last owner.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
     /// One with room for so many entries, or as many as the card allows.
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn new(channel: &Rc<CompletionChannel>, entries: usize) -> Result<Rc<Self>, Error> {
+    pub fn new(channel: &Arc<CompletionChannel>, entries: usize) -> Result<Arc<Self>, Error> {
         let device = &channel.device;
         let entries = entries.clamp(1, device.max_entries).min(i32::MAX as usize);
         // SAFETY: the context and the channel are alive; it has one interrupt at least.
@@ -122,13 +131,13 @@ impl CompletionQueue {
         if cq.is_null() {
             return Err(refused("make a completion queue"));
         }
-        Ok(Rc::new(Self { channel: Rc::clone(channel), cq, entries, reserved: Cell::new(0) }))
+        Ok(Arc::new(Self { channel: Arc::clone(channel), cq, entries, reserved: AtomicUsize::new(0) }))
     }
 
     /// Whether there is room for so many entries more.
     #[must_use]
     pub fn has_room(&self, entries: usize) -> bool {
-        self.entries - self.reserved.get() >= entries
+        self.entries - self.reserved.load(Ordering::Relaxed) >= entries
     }
 
     /// Appends what has ended, up to a batch of it; how many that are.
@@ -158,12 +167,16 @@ impl CompletionQueue {
         self.cq
     }
 
-    pub(crate) fn reserve(&self, entries: usize) {
-        self.reserved.update(|reserved| reserved + entries);
+    /// Takes so many entries, if there is room for them.
+    #[must_use]
+    pub(crate) fn reserve(&self, entries: usize) -> bool {
+        let taken = |reserved: usize| reserved.checked_add(entries).filter(|reserved| *reserved <= self.entries);
+        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 
+    /// Gives back what was taken.
     pub(crate) fn release(&self, entries: usize) {
-        self.reserved.update(|reserved| reserved.saturating_sub(entries));
+        self.reserved.fetch_sub(entries, Ordering::Relaxed);
     }
 }
 

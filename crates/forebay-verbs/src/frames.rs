@@ -20,6 +20,9 @@ pub(crate) struct Frames {
     count: u32,
 }
 
+// SAFETY: the memory is this one's alone, and belongs to no thread.
+unsafe impl Send for Frames {}
+
 impl Frames {
     /// `count` frames of `length` bytes each; at least one of one byte.
     ///

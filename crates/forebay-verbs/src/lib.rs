@@ -15,7 +15,8 @@
 //!   too, that let nobody write.
 //! * Nothing that is registered may be written to by peers. They write through windows of type 2 alone, each of which is bound
 //!   to one buffer that waits, belongs to one queue pair, and has a new key each time.
-//! * A queue pair and what is of it stay in the thread that made them; devices, domains and registrations may be shared.
+//! * A queue pair and what is of it are used by one thread at a time, which may be another one each time; devices, domains,
+//!   registrations, channels and completion queues may be shared.
 //! * Parts hold what they are part of.
 //!
 //! A peer that died is noticed when a message to it is not acknowledged, and one that hangs never: deadlines are the caller's
@@ -51,4 +52,4 @@ pub use reads::{Read, ReadDone};
 pub use registration::Registration;
 pub use requests::{Ended, Exposure, Handshake, PathOptions, Plain, Post, QueuePairOptions, Reading, Remote};
 pub use shown::{ReadableBoard, Shown};
-pub use waiting::wait_for_either;
+pub use waiting::{wait_for_completion, wait_for_either};

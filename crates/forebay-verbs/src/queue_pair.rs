@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_memory::{SpanMut, Spans};
@@ -28,6 +27,7 @@ use crate::shown::ShownWindows;
 use crate::windows::Windows;
 
 mod connecting;
+mod ending;
 mod plain;
 mod reading;
 mod receiving;
@@ -67,16 +67,16 @@ struct Memory {
     plain_done: VecDeque<(u64, Plain)>,
 }
 
-/// A connection, or what becomes one. Of the thread that made it.
+/// A connection, or what becomes one. Of one thread at a time.
 pub struct QueuePair {
     pair: NonNull<sys::ibv_qp>,
     memory: ManuallyDrop<Memory>,
     // Ended after the pair.
     id: ManuallyDrop<Id>,
     registration: Arc<Registration>,
-    completions: Rc<CompletionQueue>,
-    /// What it has reserved there.
-    entries: usize,
+    /// Where its receives and its requests have reserved an entry for each.
+    receiving: Arc<CompletionQueue>,
+    sending: Arc<CompletionQueue>,
     /// Which receives the card has.
     with_card: Box<[bool]>,
     /// Of the others: the key whose use their message has ended.
@@ -92,7 +92,13 @@ pub struct QueuePair {
     inline: usize,
     pieces: usize,
     is_broken: bool,
+    /// It was destroyed, or that has failed.
+    has_ended: bool,
 }
+
+// SAFETY: a pair belongs to no thread, and its owner alone uses it. All else that it has may be moved to another thread by itself
+// (`ending.rs` says so to the compiler).
+unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// Entries of a completion queue that a pair with these options takes.
@@ -109,7 +115,21 @@ impl QueuePair {
     pub fn new(
         id: Id,
         registration: &Arc<Registration>,
-        completions: &Rc<CompletionQueue>,
+        completions: &Arc<CompletionQueue>,
+        options: &QueuePairOptions,
+    ) -> Result<Self, Error> {
+        Self::with_queues(id, registration, [completions, completions], options)
+    }
+
+    /// The same with the completions of receives on one queue and those of requests on another: who sleeps until something comes is not
+    /// woken by what has gone.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn with_queues(
+        id: Id,
+        registration: &Arc<Registration>,
+        [receiving, sending]: [&Arc<CompletionQueue>; 2],
         options: &QueuePairOptions,
     ) -> Result<Self, Error> {
         let domain = registration.domain();
@@ -120,11 +140,34 @@ impl QueuePair {
         }
         let requests = options.requests.clamp(2, device.max_requests);
         let receives = options.receives.clamp(1, device.max_requests);
-        let entries = receives as usize + requests as usize;
-        if !completions.has_room(entries) {
-            let reason = "its completions have no room".to_owned();
-            return Err(Error::Refused { what: "make a queue pair", reason });
+        let full = || Error::Refused { what: "make a queue pair", reason: "its completions have no room".to_owned() };
+        if !receiving.reserve(receives as usize) {
+            return Err(full());
         }
+        if !sending.reserve(requests as usize) {
+            receiving.release(receives as usize);
+            return Err(full());
+        }
+        let made = Self::make(id, registration, [receiving, sending], options, (requests, receives));
+        let mut this = made.inspect_err(|_| {
+            receiving.release(receives as usize);
+            sending.release(requests as usize);
+        })?;
+        for receive in 0..receives {
+            this.receive_again(receive)?;
+        }
+        Ok(this)
+    }
+
+    /// The same without its receives, of a pair for which there is room among the completions.
+    fn make(
+        id: Id,
+        registration: &Arc<Registration>,
+        queues: [&Arc<CompletionQueue>; 2],
+        options: &QueuePairOptions,
+        (requests, receives): (u32, u32),
+    ) -> Result<Self, Error> {
+        let domain = registration.domain();
         let memory = Memory {
             windows: Windows::new(domain, options.windows),
             shown: ShownWindows::new(domain),
@@ -134,7 +177,7 @@ impl QueuePair {
             reads: Reads::new(domain, options.reads)?,
             plain_done: VecDeque::new(),
         };
-        let max_pieces = MAX_PIECES.min(device.max_sge);
+        let max_pieces = MAX_PIECES.min(domain.device().max_sge);
         let room = |inline| sys::ibv_qp_cap {
             max_send_wr: requests,
             max_recv_wr: receives,
@@ -143,12 +186,11 @@ impl QueuePair {
             max_inline_data: inline,
         };
         // Some cards refuse what is too much for them, others say how much less there is.
-        let made = create(&id, registration, completions, room(options.inline));
-        let made = made.or_else(|_| create(&id, registration, completions, room(0)))?;
+        let made = create(&id, registration, queues, room(options.inline));
+        let made = made.or_else(|_| create(&id, registration, queues, room(0)))?;
         // SAFETY: the id is alive.
         let pair = NonNull::new(unsafe { (*id.id).qp }).ok_or_else(|| refused("make a queue pair"))?;
-        completions.reserve(entries);
-        let mut this = Self {
+        Ok(Self {
             pair,
             free_frames: (0..memory.sends.count()).rev().collect(),
             with_card: vec![false; receives as usize].into(),
@@ -156,8 +198,8 @@ impl QueuePair {
             memory: ManuallyDrop::new(memory),
             id: ManuallyDrop::new(id),
             registration: Arc::clone(registration),
-            completions: Rc::clone(completions),
-            entries,
+            receiving: Arc::clone(queues[0]),
+            sending: Arc::clone(queues[1]),
             requests,
             room: requests,
             unsignalled: 0,
@@ -166,11 +208,8 @@ impl QueuePair {
             inline: made.max_inline_data.min(options.inline) as usize,
             pieces: max_pieces as usize,
             is_broken: false,
-        };
-        for receive in 0..receives {
-            this.receive_again(receive)?;
-        }
-        Ok(this)
+            has_ended: false,
+        })
     }
 
     /// Its number on its card, by which completions name it.
@@ -428,45 +467,25 @@ impl QueuePair {
     }
 }
 
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        let library = self.id.channel.library;
-        // SAFETY: the pair is alive, and not used after this. When this returns, the card does nothing more for it.
-        let result = unsafe { (library.verbs.ibv_destroy_qp)(self.pair.as_ptr()) };
-        if result != 0 {
-            let reason = std::io::Error::from_raw_os_error(result.abs()).to_string();
-            tracing::error!(reason, "a queue pair cannot be destroyed; its memory is kept");
-            return;
-        }
-        self.completions.release(self.entries);
-        // SAFETY: both are taken here alone, and not used after this. The id has no pair any more.
-        unsafe {
-            (*self.id.id).qp = std::ptr::null_mut();
-            ManuallyDrop::drop(&mut self.memory);
-            ManuallyDrop::drop(&mut self.id);
-        }
-    }
-}
-
 /// Makes the pair of `id`; what it has room for.
 fn create(
     id: &Id,
     registration: &Registration,
-    completions: &CompletionQueue,
+    [receiving, sending]: [&Arc<CompletionQueue>; 2],
     cap: sys::ibv_qp_cap,
 ) -> Result<sys::ibv_qp_cap, Error> {
     let domain = registration.domain();
     let mut attributes = sys::ibv_qp_init_attr {
         qp_context: std::ptr::null_mut(),
-        send_cq: completions.raw(),
-        recv_cq: completions.raw(),
+        send_cq: sending.raw(),
+        recv_cq: receiving.raw(),
         srq: std::ptr::null_mut(),
         cap,
         qp_type: sys::IBV_QPT_RC,
         sq_sig_all: 0,
     };
     let create = domain.device().library.cm.rdma_create_qp;
-    // SAFETY: the id, the domain and the queue are alive, and of one device.
+    // SAFETY: the id, the domain and the queues are alive, and of one device.
     by_errno("make a queue pair", unsafe { create(id.id, domain.pd, &raw mut attributes) })?;
     Ok(attributes.cap)
 }

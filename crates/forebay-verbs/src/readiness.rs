@@ -1,7 +1,7 @@
 //! Waiting for channels, in a tokio runtime.
 
 use std::os::fd::AsRawFd;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -10,15 +10,15 @@ use crate::error::Error;
 
 /// Tells when a channel has something to tell. Holds the channel.
 pub struct Readiness<T: AsRawFd> {
-    channel: AsyncFd<Rc<T>>,
+    channel: AsyncFd<Arc<T>>,
 }
 
 impl<T: AsRawFd> Readiness<T> {
     /// # Safety
     /// The channel has one descriptor, which is open as long as it lives.
-    pub(crate) unsafe fn of(channel: &Rc<T>) -> Result<Self, Error> {
+    pub(crate) unsafe fn of(channel: &Arc<T>) -> Result<Self, Error> {
         // SAFETY: what is registered holds the channel, so the descriptor stays open.
-        let channel = unsafe { AsyncFd::register_with_interest(Rc::clone(channel), Interest::READABLE) };
+        let channel = unsafe { AsyncFd::register_with_interest(Arc::clone(channel), Interest::READABLE) };
         Ok(Self { channel: channel.map_err(|error| unwaitable(error.to_string()))? })
     }
 

@@ -71,6 +71,9 @@ struct Window {
     what: What,
 }
 
+// SAFETY: a window belongs to no thread, and its owner alone uses it.
+unsafe impl Send for Window {}
+
 enum What {
     /// The part that this byte of the pool lies in.
     Pool(usize),

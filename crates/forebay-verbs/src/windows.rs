@@ -27,6 +27,9 @@ struct Window {
     lent: Option<Lent>,
 }
 
+// SAFETY: a window belongs to no thread, and its owner alone uses it.
+unsafe impl Send for Window {}
+
 /// A buffer that the peer may write to.
 struct Lent {
     /// That of the buffer alone, if it lies in none that is registered.
@@ -112,18 +115,33 @@ impl Windows {
         drop(region);
         Some(span)
     }
+
+    /// What was lent in window `index`. Of a queue pair that is gone: the window is ended, and not made again.
+    pub(crate) fn take_out(&mut self, index: usize) -> Option<SpanMut> {
+        let window = self.windows.get_mut(index)?;
+        let Lent { span, region } = window.lent.take()?;
+        let Window { raw, .. } = self.windows.swap_remove(index);
+        end(raw);
+        drop(region);
+        Some(span)
+    }
 }
 
 impl Drop for Windows {
     /// The queue pair is gone: no peer reaches anything any more.
     fn drop(&mut self) {
         for window in &mut self.windows {
-            // SAFETY: it is alive, and ended once. A failure leaks it; the region that it is bound to then stays, too, and its pages
-            // stay pinned.
-            unsafe { sys::ibv_dealloc_mw(window.raw) };
+            end(window.raw);
             drop(window.lent.take());
         }
     }
+}
+
+/// Ends a window that its owner has no more.
+fn end(window: *mut sys::ibv_mw) {
+    // SAFETY: it is alive, and ended once. A failure leaks it; the region that it is bound to then stays, too, and its pages
+    // stay pinned.
+    unsafe { sys::ibv_dealloc_mw(window) };
 }
 
 /// The key that a window has next: the lowest byte is its owner's.

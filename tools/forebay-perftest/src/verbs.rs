@@ -1,6 +1,5 @@
 //! Verbs as client and server set them up: an I/O thread for the cache, and queue pairs of the benchmark's own for READ and WRITE.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_memory::Pool;
@@ -58,9 +57,9 @@ impl Side {
 
 /// Of one thread.
 pub(crate) struct Thread {
-    pub(crate) queue: Rc<CompletionQueue>,
-    pub(crate) completions: Rc<CompletionChannel>,
-    pub(crate) events: Rc<EventChannel>,
+    pub(crate) queue: Arc<CompletionQueue>,
+    pub(crate) completions: Arc<CompletionChannel>,
+    pub(crate) events: Arc<EventChannel>,
 }
 
 /// The queue pair of a client, which has all its operations under way there, each in two parts at most, and may read seals; or of a

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_verbs::{Event, EventKind, Id, QueuePair, Reading};
+use forebay_verbs::{CompletionQueue, Event, EventKind, Id, QueuePair, Reading};
 use tokio::sync::mpsc;
 
 use crate::verbs::channel::Channel;
@@ -28,13 +29,15 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// Connects to the listener at `address`, from the address `from` if given, and tells it our `offer`. Nothing of it is left if the future is
-/// dropped. Says also whether the server lets us read its memory, if we offered to.
+/// Connects to the listener at `address`, from the address `from` if given, and tells it our `offer`; with completions on queues of its
+/// `own`, or on one of the thread's. Nothing of it is left if the future is dropped. Says also whether the server lets us read its
+/// memory, if we offered to.
 ///
 /// # Errors
 /// Why there is no connection.
 pub(crate) async fn connect(
     core: &Rc<Core>,
+    own: Option<[&Arc<CompletionQueue>; 2]>,
     address: SocketAddr,
     from: Option<IpAddr>,
     offer: Offer,
@@ -53,8 +56,15 @@ pub(crate) async fn connect(
     let assumed = End::Server.offer();
     let reading = if offer.one_sided { Reading::Ours } else { Reading::None };
     let options = End::Client.queue_pair(&assumed, reading);
-    let queue = core.queue_for(&options).map_err(words)?;
-    let pair = QueuePair::new(id, &core.registration, &queue, &options).map_err(words)?;
+    let shared;
+    let queues = match own {
+        Some(own) => own,
+        None => {
+            shared = core.queue_for(&options).map_err(words)?;
+            [&shared, &shared]
+        }
+    };
+    let pair = QueuePair::with_queues(id, &core.registration, queues, &options).map_err(words)?;
     let offer = Offer { mtu: core.fabric.mtu(), ..offer };
     let told: [u8; OFFER_LEN] = offer.encode();
     let path = core.fabric.path(offer.mtu);

@@ -10,22 +10,24 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_one_sided::{Fault, RemotePlace};
 use forebay_transport::connection::Liveness;
-use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader, set_tag};
-use forebay_transport::{CallError, Flags, LinkError, Op, Provenance, Reply, Request};
-use forebay_verbs::{Read, ReadDone, Remote};
+use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader};
+use forebay_transport::{Flags, LinkError, Op, Provenance, Reply, Request};
+use forebay_verbs::{CompletionQueue, QueuePair, Read, ReadDone, Remote};
 use tokio_util::sync::CancellationToken;
 
 use crate::client_link::{Call, ClientLink, Command, LinkState, landed};
 use crate::gauges::Gauges;
 use crate::options::ClientOptions;
-use crate::verbs::channel::{Incoming, Outgoing};
+use crate::verbs::channel::{Channel, Incoming, Outgoing};
 use crate::verbs::connecting::connect;
 use crate::verbs::core::Core;
+use crate::verbs::exchange::{Answered, outgoing};
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
 use crate::verbs::options::End;
@@ -56,6 +58,57 @@ impl Drop for Greeting {
 }
 
 impl Connection {
+    /// Connects and exchanges hellos, with completions on queues of its own, or on one of the I/O thread's.
+    pub(super) async fn greet_on(
+        core: &Rc<Core>,
+        own: Option<[&Arc<CompletionQueue>; 2]>,
+        peer: &Arc<str>,
+        address: SocketAddr,
+        options: &ClientOptions,
+    ) -> Result<Rc<Self>, LinkError> {
+        // For this attempt: a pass is good for one.
+        let pass = match &options.security {
+            Some(security) => Some(security.pass(core.client_id, peer, options.connect_timeout).await?),
+            None => None,
+        };
+        let client_id = pass.map(|_| core.client_id);
+        let one_sided = options.one_sided && core.registration.domain().device().reads_safely();
+        let offer = Offer { client_id, one_sided, ..End::Client.offer() };
+        let link = connect(core, own, address, options.bind, offer, options.connect_timeout).await;
+        let (link, reads) = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
+        let mut greeting = Greeting(Some(Rc::clone(&link)));
+        let reader = reads.then(|| Reader::new(&core.gauges));
+        let connection = Self::over(core, link, LinkState::new(peer, pass, options), reader);
+        let tag = pass.map_or(0, |pass| pass.client);
+        connection.link.send(Outgoing::new(Kind::Hello, &hello(&connection.state.hello, tag)));
+        connection.greeted().await?;
+        greeting.0 = None;
+        core.gauges.count_connection();
+        Ok(connection)
+    }
+
+    /// A connection of the I/O thread's, which hears of what comes over `link`. It is to be counted.
+    pub(super) fn over(core: &Core, link: Rc<Link>, state: LinkState, reader: Option<Reader>) -> Rc<Self> {
+        let (gauges, waiting) = (Arc::clone(&core.gauges), RefCell::default());
+        let connection = Rc::new(Self { state, link, gauges, waiting, reader });
+        let receiver: Weak<Self> = Rc::downgrade(&connection);
+        connection.link.set_receiver(receiver);
+        connection
+    }
+
+    /// What a thread drives by itself from now on, of a connection that has nothing under way: its queue pair, and what is posted to it.
+    /// It is none of the I/O thread's any more, which sets `has_ended` when rdma_cm says so. `None`: it was broken, or its worker
+    /// goes, or lets us read its memory, which takes more than is here.
+    pub(super) fn apart(&self, has_ended: &Arc<AtomicBool>) -> Option<(QueuePair, Channel)> {
+        let is_plain = self.reader.is_none() && !self.state.outlived.get();
+        if is_plain { self.link.apart(has_ended) } else { None }
+    }
+
+    /// Whether the worker lets us read its memory.
+    pub(super) fn reads_alone(&self) -> bool {
+        self.reader.is_some()
+    }
+
     /// Reads what it is known the place of, or sends a request, unless it needs a window that is not free.
     fn begin(&self, request: Request, call: Call) -> Option<(Request, Call)> {
         let Some(reader) = &self.reader else { return self.ask(request, call) };
@@ -124,16 +177,8 @@ impl Connection {
     }
 
     fn send(&self, id: u64, request: &Request, offered: Option<(forebay_verbs::Remote, usize)>) {
-        let mut header = RequestHeader::of(id, request).encode();
-        if let Some(pass) = &self.state.pass {
-            set_tag(&mut header, pass.client);
-        }
-        let body = match request.tail.is_empty() {
-            true => request.body.clone(),
-            false => [&request.body[..], &request.tail].concat().into(),
-        };
         // If it fails, so does the link, which is noticed.
-        self.link.send(Outgoing { body, offered, ..Outgoing::new(Kind::Request, &header) });
+        self.link.send(outgoing(id, request, offered, self.state.pass.as_ref()));
     }
 
     /// Begins what waits for windows, as far as there are some.
@@ -175,36 +220,9 @@ impl Connection {
         if let Some(reader) = &self.reader {
             reader.answered(header.id, &message.bytes, Instant::now())?;
         }
-        let mut call = state.answered(&header)?;
-        let mut into = match call.window {
-            None => call.into.take(),
-            Some(window) => {
-                let Some(span) = self.link.take_back(window, receive) else {
-                    // The card has the buffer until the connection was drained.
-                    let reason = "an answer leaves its payload's key in use".to_owned();
-                    call.end(Err(state.broke_protocol(reason.clone()).into()));
-                    return Err(reason);
-                };
-                Some(span)
-            }
-        };
-        if message.header.is_written && call.window.is_none() {
-            let reason = "a payload was written where nobody offered a place for it".to_owned();
-            call.end(Err(state.broke_protocol(reason.clone()).into()));
-            return Err(reason);
-        }
-        if let Some(failure) = header.failure(&body) {
-            drop(into);
-            call.end(Err(CallError::Service(failure)));
-        } else {
-            let length = header.payload_len as usize;
-            if !message.header.is_written
-                && let Some(room) = into.as_mut().and_then(|into| into.get_mut(..length))
-            {
-                room.copy_from_slice(inside);
-            }
-            call.end(Ok(Reply { provenance: header.provenance, body, payload: landed(into, length) }));
-        }
+        let call = state.answered(&header)?;
+        let answered = Answered { header, body, inside, is_written: message.header.is_written };
+        answered.end(call, &state.peer, |window| self.link.take_back(window, receive))?;
         self.begin_waiting();
         Ok(())
     }
@@ -318,36 +336,9 @@ impl ClientLink for Connection {
         address: SocketAddr,
         options: &ClientOptions,
     ) -> Result<Rc<Self>, LinkError> {
-        // For this attempt: a pass is good for one.
-        let pass = match &options.security {
-            Some(security) => Some(security.pass(core.client_id, peer, options.connect_timeout).await?),
-            None => None,
-        };
-        let client_id = pass.map(|_| core.client_id);
-        let one_sided = options.one_sided && core.registration.domain().device().reads_safely();
-        let offer = Offer { client_id, one_sided, ..End::Client.offer() };
-        let link = connect(core, address, options.bind, offer, options.connect_timeout).await;
-        let (link, reads) = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
-        let mut greeting = Greeting(Some(Rc::clone(&link)));
-        let connection = Rc::new(Self {
-            state: LinkState::new(peer, pass, options),
-            link,
-            gauges: Arc::clone(&core.gauges),
-            waiting: RefCell::default(),
-            reader: reads.then(|| Reader::new(&core.gauges)),
-        });
-        let receiver: Weak<Self> = Rc::downgrade(&connection);
-        connection.link.set_receiver(receiver);
-        let tag = pass.map_or(0, |pass| pass.client);
-        connection.link.send(Outgoing::new(Kind::Hello, &hello(&connection.state.hello, tag)));
-        connection.greeted().await?;
-        greeting.0 = None;
-        core.gauges.count_connection();
-        tracing::info!(
-            peer = &**peer,
-            card = core.registration.domain().device().name(),
-            "RDMA client connected by verbs"
-        );
+        let connection = Self::greet_on(core, None, peer, address, options).await?;
+        let card = core.registration.domain().device().name();
+        tracing::info!(peer = &**peer, card, "RDMA client connected by verbs");
         Ok(connection)
     }
 

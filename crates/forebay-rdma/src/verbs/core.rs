@@ -33,14 +33,14 @@ pub(crate) struct Core {
     /// What says of the memory that clients read by themselves whether it is what they mean. `None`: they read none.
     pub(crate) board: Option<Arc<ReadableBoard>>,
     pub(crate) fabric: Fabric,
-    pub(crate) events: Rc<EventChannel>,
+    pub(crate) events: Arc<EventChannel>,
     pub(crate) links: Rc<Links>,
     pub(crate) stop: CancellationToken,
     /// What the connections of clients tell servers, if they have a pass.
     pub(crate) client_id: NonZeroU64,
     pub(crate) gauges: Arc<Gauges>,
-    completions: Rc<CompletionChannel>,
-    queues: RefCell<Vec<Rc<CompletionQueue>>>,
+    completions: Arc<CompletionChannel>,
+    queues: RefCell<Vec<Arc<CompletionQueue>>>,
 }
 
 impl Core {
@@ -74,16 +74,16 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Refused`] when the card has no more.
-    pub(crate) fn queue_for(&self, options: &QueuePairOptions) -> Result<Rc<CompletionQueue>, Error> {
+    pub(crate) fn queue_for(&self, options: &QueuePairOptions) -> Result<Arc<CompletionQueue>, Error> {
         let entries = QueuePair::entries(options);
         let mut queues = self.queues.borrow_mut();
         if let Some(queue) = queues.iter().find(|queue| queue.has_room(entries)) {
-            return Ok(Rc::clone(queue));
+            return Ok(Arc::clone(queue));
         }
         let queue = CompletionQueue::new(&self.completions, ENTRIES.max(entries))?;
         // The thread may be asleep.
         queue.arm()?;
-        queues.push(Rc::clone(&queue));
+        queues.push(Arc::clone(&queue));
         Ok(queue)
     }
 
@@ -91,7 +91,7 @@ impl Core {
     fn progress(&self) -> Result<bool, Error> {
         let mut ended = Vec::new();
         // A connection that is made meanwhile may add one.
-        let queues: Vec<_> = self.queues.borrow().iter().map(Rc::clone).collect();
+        let queues: Vec<_> = self.queues.borrow().iter().map(Arc::clone).collect();
         for queue in queues {
             queue.poll(&mut ended)?;
         }
@@ -162,7 +162,7 @@ impl Core {
 }
 
 /// Lets the tasks that are ready run, without a look at the operating system, which tokio's own yield takes.
-async fn let_others_run() {
+pub(crate) async fn let_others_run() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {
         if std::mem::replace(&mut yielded, true) {

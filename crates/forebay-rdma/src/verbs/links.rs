@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_verbs::{Completion, Ended, Event, EventKind, Id, Post, QueuePair, ReadDone};
@@ -10,6 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::verbs::channel::{Channel, Incoming, Next, Outgoing, takes_credit};
+use crate::verbs::options::End;
 
 /// How long it may take until nothing of a broken connection is under way any more. A card tells so at once; after this its queue pair is
 /// destroyed all the same, which ends it, too.
@@ -17,7 +20,7 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// How a connection has broken whose requests are flushed, of which none has failed. The card that answers a request that may not be
 /// made ends its queue pair, and tells the other one why.
-const NO_REASON: &str =
+pub(super) const NO_REASON: &str =
     "the card has ended the connection: the peer asked of it what it may not, or closed it, and says why in its log";
 
 /// What listens to a connection.
@@ -41,6 +44,8 @@ enum Sink {
     Waiting(mpsc::UnboundedSender<Event>),
     /// A connection.
     Link(Weak<Link>),
+    /// One that threads drive by themselves: it is noted for them that it has ended.
+    Apart(std::sync::Weak<AtomicBool>),
 }
 
 /// All of them.
@@ -91,6 +96,12 @@ impl Links {
             // It may have left.
             Some(Sink::Waiting(sender)) => return drop(sender.send(event)),
             Some(Sink::Link(link)) => link.upgrade(),
+            Some(Sink::Apart(has_ended)) => {
+                if let Some(has_ended) = has_ended.upgrade().filter(|_| ends(event.kind)) {
+                    has_ended.store(true, Ordering::Release);
+                }
+                return;
+            }
             None => None,
         };
         if let Some(link) = link {
@@ -116,6 +127,13 @@ impl Links {
         self.by_number.borrow_mut().insert(number, Rc::clone(&link));
         self.sinks.borrow_mut().insert(id, Sink::Link(Rc::downgrade(&link)));
         link
+    }
+
+    /// Notes for who has a connection apart that it has ended. Those that are gone are forgotten.
+    fn note_apart(&self, id: usize, has_ended: &Arc<AtomicBool>) {
+        let mut sinks = self.sinks.borrow_mut();
+        sinks.retain(|_, sink| !matches!(sink, Sink::Apart(gone) if gone.strong_count() == 0));
+        sinks.insert(id, Sink::Apart(Arc::downgrade(has_ended)));
     }
 
     /// Breaks all of them off; whoever has one closes it.
@@ -326,6 +344,20 @@ impl Link {
         self.destroy();
     }
 
+    /// What there is of it to be used by another thread; nothing of it is left here but that `has_ended` is set when rdma_cm says so.
+    /// `None`: it was broken.
+    pub(crate) fn apart(&self, has_ended: &Arc<AtomicBool>) -> Option<(QueuePair, Channel)> {
+        if self.failed.is_cancelled() {
+            return None;
+        }
+        let pair = self.pair.borrow_mut().take()?;
+        self.links.by_number.borrow_mut().remove(&self.number);
+        self.links.note_apart(self.id, has_ended);
+        // Nothing is sent by what is left.
+        let left = Channel::new(&End::Client.offer(), &End::Client.offer());
+        Some((pair, self.channel.replace(left)))
+    }
+
     /// The same at once: what the card may use is free when its queue pair is gone.
     pub(crate) fn destroy(&self) {
         let pair = self.pair.borrow_mut().take();
@@ -338,11 +370,16 @@ impl Link {
     }
 }
 
+/// Whether a connection has ended of which this is told.
+fn ends(kind: EventKind) -> bool {
+    !matches!(kind, EventKind::Established | EventKind::TimewaitExit)
+}
+
 /// Posts what the channel wants posted, as far as there is room for it.
 ///
 /// # Errors
 /// Why the connection cannot go on.
-fn post_all(pair: &mut QueuePair, channel: &mut Channel) -> Result<(), String> {
+pub(super) fn post_all(pair: &mut QueuePair, channel: &mut Channel) -> Result<(), String> {
     while let Some(next) = channel.next() {
         let requests = match next {
             Next::Frame { binds, spans } => pair.requests_of(binds, spans),

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -136,8 +135,8 @@ pub(crate) fn hello() -> Vec<u8> {
 
 /// A peer by hand, on this thread.
 pub(crate) struct Raw {
-    events: Rc<EventChannel>,
-    queue: Rc<CompletionQueue>,
+    events: Arc<EventChannel>,
+    queue: Arc<CompletionQueue>,
     pub(crate) registration: Arc<Registration>,
     reading: Reading,
 }

@@ -1,5 +1,7 @@
 //! Threads that drive a connection, calls that do not, and the task, in every order in which they can come (loom).
 
+mod dozing;
+
 use std::time::Duration;
 
 use loom::sync::atomic::{AtomicBool, Ordering};

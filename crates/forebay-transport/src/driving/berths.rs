@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// The most of one link. More threads than this are better served by calls that share connections.
 const MAX: usize = 4;
 /// How long one is kept that nobody uses.
-pub(crate) const LINGER: Duration = Duration::from_secs(10);
+pub const LINGER: Duration = Duration::from_secs(10);
 /// How long none is made after that has failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What a thread gets that would drive.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Berth<C> {
+pub enum Berth<C> {
     /// This one; to be put back, or [`Berths::lost`].
     Take(C),
     /// None now, but one is to be made: [`Berths::made`] or [`Berths::failed`] must follow.
@@ -26,7 +26,7 @@ pub(crate) enum Berth<C> {
 
 /// Those of one link.
 #[derive(Debug)]
-pub(crate) struct Berths<C> {
+pub struct Berths<C> {
     /// Those that nobody has, and since when.
     idle: Vec<(C, Instant)>,
     /// All of them, that in the making included.
@@ -38,13 +38,22 @@ pub(crate) struct Berths<C> {
     is_closed: bool,
 }
 
+impl<C> Default for Berths<C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<C> Berths<C> {
-    pub(crate) fn new() -> Self {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
         Self { idle: Vec::new(), total: 0, is_making: false, retry_at: None, is_kept: false, is_closed: false }
     }
 
     /// One to drive.
-    pub(crate) fn take(&mut self, now: Instant) -> Berth<C> {
+    #[must_use = "what is to be made has to be"]
+    pub fn take(&mut self, now: Instant) -> Berth<C> {
         if self.is_closed {
             return Berth::Wait;
         }
@@ -61,20 +70,20 @@ impl<C> Berths<C> {
     }
 
     /// One was made, which is given back when there are to be none any more.
-    pub(crate) fn made(&mut self, connection: C, now: Instant) -> Option<C> {
+    pub fn made(&mut self, connection: C, now: Instant) -> Option<C> {
         self.is_making = false;
         self.put_back(connection, now)
     }
 
     /// It could not be made.
-    pub(crate) fn failed(&mut self, now: Instant) {
+    pub fn failed(&mut self, now: Instant) {
         self.is_making = false;
         self.total -= 1;
         self.retry_at = Some(now + RETRY_AFTER);
     }
 
     /// The call on it has its answer. It is given back when there are to be none any more.
-    pub(crate) fn put_back(&mut self, connection: C, now: Instant) -> Option<C> {
+    pub fn put_back(&mut self, connection: C, now: Instant) -> Option<C> {
         if self.is_closed {
             self.total -= 1;
             return Some(connection);
@@ -84,17 +93,18 @@ impl<C> Berths<C> {
     }
 
     /// One that was taken is none of them any more.
-    pub(crate) fn lost(&mut self) {
+    pub fn lost(&mut self) {
         self.total -= 1;
     }
 
     /// Whether somebody has to begin to look for those that nobody uses.
-    pub(crate) fn begin_keeping(&mut self) -> bool {
+    #[must_use]
+    pub fn begin_keeping(&mut self) -> bool {
         !self.is_closed && !std::mem::replace(&mut self.is_kept, true)
     }
 
     /// Those that nobody has used for long. And whether there are any left to look for.
-    pub(crate) fn expire(&mut self, now: Instant) -> (Vec<C>, bool) {
+    pub fn expire(&mut self, now: Instant) -> (Vec<C>, bool) {
         // The one that was used last is at the end.
         let is_old = |since: &Instant| now.saturating_duration_since(*since) >= LINGER;
         let count = self.idle.iter().take_while(|(_, since)| is_old(since)).count();
@@ -105,7 +115,7 @@ impl<C> Berths<C> {
     }
 
     /// There are to be none any more: those that nobody has.
-    pub(crate) fn close(&mut self) -> Vec<C> {
+    pub fn close(&mut self) -> Vec<C> {
         self.is_closed = true;
         self.total -= self.idle.len();
         self.idle.drain(..).map(|(connection, _)| connection).collect()

@@ -1,0 +1,312 @@
+//! Calls whose threads wait for their answers themselves: the shell around [`Berths`].
+//!
+//! Such a call has a connection to itself ([`crate::verbs::lone`]), so no other call waits for what this thread does, and it for no other.
+//! When its answer is late, it is handed over to the I/O thread, as a connection of its own that ends with it; another one is made in its
+//! place in the background. Every connection is made, and given up when nobody has used it for a while, by a task of the I/O thread: there
+//! is none while no thread has driven for some seconds.
+//!
+//! Where the worker lets its memory be read without it, there are none: those reads, and what is known for them, are the I/O thread's.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use forebay_locks::Mutex;
+use forebay_transport::driving::{self, Berth, Berths, LINGER, Restraint, Waits};
+use forebay_transport::{LinkError, Request};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::client_link::{Call, ClientLink, Command, LinkState};
+use crate::options::ClientOptions;
+use crate::serving::{serve_last, to_an_address};
+use crate::verbs::connection::Connection;
+use crate::verbs::core::Core;
+use crate::verbs::lone::{Answer, Came, Counted, Lone, Parts};
+use crate::verbs::own_queue::OwnQueue;
+use crate::verbs::thread::VerbsThread;
+
+/// The longest body of a request that is sent so: one that fits a frame.
+const SMALL_BODY: usize = 512;
+
+/// The connections of one link that threads drive.
+pub(crate) struct Lones {
+    address: Arc<str>,
+    options: ClientOptions,
+    berths: Mutex<Berths<Lone>>,
+    waits: Waits,
+    /// What is to end before the link has: threads, tasks.
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// What came of a call that the calling thread may have waited for.
+pub(crate) enum Asked {
+    /// Its answer.
+    Ended(Answer),
+    /// It is under way, and ends with this.
+    Late(mpsc::UnboundedSender<Command>),
+    /// It has not been made. `may_wait`: the thread may wait for who makes it.
+    Not { call: Call, may_wait: bool },
+}
+
+impl Lones {
+    /// None yet.
+    pub(crate) fn new(address: &Arc<str>, options: &ClientOptions) -> Arc<Self> {
+        Arc::new(Self {
+            address: Arc::clone(address),
+            options: options.clone(),
+            berths: Mutex::new(Berths::new()),
+            waits: Waits::new(options.drive.spin),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Makes a call of `request`, whose answer goes to `answered`, if the calling thread may wait for that.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        thread: &VerbsThread,
+        restraint: &Restraint,
+        request: &Request,
+        call: Call,
+        answered: &mut oneshot::Receiver<Answer>,
+    ) -> Asked {
+        if request.body_len() > SMALL_BODY {
+            return Asked::Not { call, may_wait: true };
+        }
+        let Some(turn) = driving::begin(&self.options.drive, request.deadline) else {
+            return Asked::Not { call, may_wait: true };
+        };
+        // Who closes the link waits for what is under way.
+        let _token = self.tasks.token();
+        let Some(lone) = self.take(thread) else { return Asked::Not { call, may_wait: true } };
+        if restraint.holds_back() {
+            self.put_back(lone);
+            return Asked::Not { call, may_wait: false };
+        }
+        match lone.call(request, call, answered, &self.waits, turn.until()) {
+            Came::Answered(lone, result) => {
+                turn.answered();
+                restraint.prompt();
+                match lone {
+                    Some(lone) => self.put_back(lone),
+                    None => self.berths.lock().lost(),
+                }
+                Asked::Ended(result)
+            }
+            Came::Full(lone, call) => {
+                self.put_back(lone);
+                Asked::Not { call, may_wait: true }
+            }
+            Came::Gone(call) => {
+                // A peer that closes each of them is not to be connected to for each read.
+                restraint.late();
+                self.berths.lock().lost();
+                match call {
+                    Some(call) => Asked::Not { call, may_wait: false },
+                    None => Asked::Ended(Err(self.lost("it ended in the middle of a reply").into())),
+                }
+            }
+            Came::Late(lone) => {
+                restraint.late();
+                self.berths.lock().lost();
+                self.hand_over(thread, lone)
+            }
+        }
+    }
+
+    fn lost(&self, reason: &str) -> LinkError {
+        LinkError::Lost { peer: self.address.to_string(), reason: reason.to_owned() }
+    }
+
+    /// A connection that nobody has, if there is one. Otherwise one is made if there are not enough.
+    fn take(self: &Arc<Self>, thread: &VerbsThread) -> Option<Lone> {
+        loop {
+            let berth = self.berths.lock().take(Instant::now());
+            match berth {
+                Berth::Take(lone) if lone.has_ended() => {
+                    self.berths.lock().lost();
+                    // If that thread has ended, it is ended here.
+                    thread.run(move |_| lone.end());
+                }
+                Berth::Take(lone) => return Some(lone),
+                Berth::Make => {
+                    self.make(thread);
+                    return None;
+                }
+                Berth::Wait => return None,
+            }
+        }
+    }
+
+    fn put_back(&self, lone: Lone) {
+        let unwanted = self.berths.lock().put_back(lone, Instant::now());
+        if let Some(lone) = unwanted {
+            lone.end();
+        }
+    }
+
+    /// Has the I/O thread wait for the answer. If that has ended, so has the call, as its caller sees.
+    #[cold]
+    fn hand_over(self: &Arc<Self>, thread: &VerbsThread, lone: Lone) -> Asked {
+        let (commands, queue) = mpsc::unbounded_channel();
+        let (this, token) = (Arc::clone(self), self.tasks.token());
+        thread.run(move |core| this.go_on(core, lone.into_parts(), queue, token));
+        Asked::Late(commands)
+    }
+
+    /// The same, on the I/O thread.
+    fn go_on(
+        self: Arc<Self>,
+        core: &Rc<Core>,
+        late: Parts,
+        commands: mpsc::UnboundedReceiver<Command>,
+        token: TaskTrackerToken,
+    ) {
+        let Parts { peer, pair, channel, own, pass, has_ended, call, id, counted } = late;
+        // There is one: it is late.
+        let Some(call) = call else { return };
+        let state = LinkState::of_late(&peer, pass, &self.options, id, call);
+        let link = core.links.add(pair, channel);
+        // What is told from here on, the link hears.
+        if has_ended.load(Ordering::Acquire) {
+            link.fail("the peer has ended the connection");
+        }
+        let connection = Connection::over(core, Rc::clone(&link), state, None);
+        core.gauges.count_connection();
+        drop(counted);
+        let core = Rc::clone(core);
+        drop(tokio::task::spawn_local(async move {
+            let _token = token;
+            let stop = self.stop.clone();
+            let served = serve_last::<Connection>(Rc::clone(&core), connection, &self.options, commands, stop);
+            let driven = async {
+                let error = own.drive(&core.links).await;
+                link.fail(error.to_string());
+                link.destroy();
+                // Who serves it sees that.
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = served => {}
+                () = driven => {}
+            }
+        }));
+    }
+
+    /// Has one made, on the I/O thread.
+    fn make(self: &Arc<Self>, thread: &VerbsThread) {
+        let (this, token) = (Arc::clone(self), self.tasks.token());
+        let has_begun = thread.run(move |core| {
+            let core = Rc::clone(core);
+            drop(tokio::task::spawn_local(async move {
+                let _token = token;
+                this.make_and_keep(&core).await;
+            }));
+        });
+        if !has_begun {
+            self.berths.lock().failed(Instant::now());
+        }
+    }
+
+    /// Makes one, and looks then for those that nobody uses, if nobody does.
+    async fn make_and_keep(self: Arc<Self>, core: &Rc<Core>) {
+        let attempt = tokio::select! {
+            () = self.stop.cancelled() => Ok(None),
+            attempt = self.connect(core) => attempt,
+        };
+        let (unwanted, is_keeper) = {
+            let (mut berths, now) = (self.berths.lock(), Instant::now());
+            let unwanted: Vec<Lone> = match attempt {
+                Ok(Some(lone)) => berths.made(lone, now).into_iter().collect(),
+                // The worker's memory is read without it, or the link is closed: so it stays.
+                Ok(None) => {
+                    berths.failed(now);
+                    berths.close()
+                }
+                Err(error) => {
+                    tracing::debug!(peer = %self.address, %error, "no connection for threads that wait for answers themselves");
+                    berths.failed(now);
+                    Vec::new()
+                }
+            };
+            (unwanted, berths.begin_keeping())
+        };
+        unwanted.into_iter().for_each(Lone::end);
+        if !is_keeper {
+            return;
+        }
+        let mut keeper = Keeper(Some(Arc::clone(&self)));
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = core.stop.cancelled() => return,
+                () = tokio::time::sleep(LINGER) => {}
+            }
+            let (expired, are_left) = self.berths.lock().expire(Instant::now());
+            expired.into_iter().for_each(Lone::end);
+            if !are_left {
+                keeper.0 = None;
+                return;
+            }
+        }
+    }
+
+    /// A connection. `None`: the worker's memory is read without it.
+    async fn connect(&self, core: &Rc<Core>) -> Result<Option<Lone>, LinkError> {
+        let (peer, options) = (&self.address, &self.options);
+        let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+        let own = OwnQueue::new(core).map_err(|error| failed(error.to_string()))?;
+        let made = async {
+            let queues = Some(own.queues());
+            let greet = |address| Connection::greet_on(core, queues, peer, address, options);
+            let connection = to_an_address(peer, options, greet).await?;
+            let has_ended = Arc::new(AtomicBool::new(false));
+            if let Some(parts) = connection.apart(&has_ended) {
+                return Ok(Some((parts, connection.state().pass, has_ended)));
+            }
+            connection.forget(core);
+            connection.close().await;
+            if connection.reads_alone() { Ok(None) } else { Err(failed("it has ended".to_owned())) }
+        };
+        let made = tokio::select! {
+            made = made => made?,
+            error = own.drive(&core.links) => return Err(failed(error.to_string())),
+        };
+        let Some((parts, pass, has_ended)) = made else { return Ok(None) };
+        Ok(Some(Lone::new(peer, parts, own, pass, (has_ended, Counted::new(&core.gauges)))))
+    }
+
+    /// Ends all of them, once no thread waits and no call is late; none is made any more.
+    pub(crate) async fn close(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.end_all();
+    }
+
+    /// The same without waiting.
+    pub(crate) fn give_up(&self) {
+        self.stop.cancel();
+    }
+
+    fn end_all(&self) {
+        let left = self.berths.lock().close();
+        left.into_iter().for_each(Lone::end);
+    }
+}
+
+/// Who looks for connections that nobody uses. With it, or with its thread, all of them end.
+struct Keeper(Option<Arc<Lones>>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(lones) = self.0.take() {
+            lones.end_all();
+        }
+    }
+}
