@@ -114,7 +114,7 @@ impl RdmaTransport {
         // Of a read that a thread may wait for itself: for how long.
         let awaited = (request.op == Op::Read && request.length <= SHORT).then_some(request.deadline);
         let (answer, answered) = oneshot::channel();
-        let call = Call { into, window: None, limit, answer, timing, _permit: permit };
+        let call = Call { into, window: None, came: 0, limit, answer, timing, _permit: permit };
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;
         let leaving = Leaving(&self.commands);
         // Dropped without an answer when the I/O thread ends.

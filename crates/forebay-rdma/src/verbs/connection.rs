@@ -4,12 +4,16 @@
 //! ended the use of its key. So a caller that leaves leaves its buffer; nobody else has it until then, or until the connection was
 //! drained. What it knows the place of it reads by itself (`reader.rs`), and asks for it if it finds something else there.
 //! Payload up to 4 KiB comes with the answer, and is copied; what there is no window for waits for one.
+//!
+//! On a card without windows payload comes before its answer, in messages, each of which is copied as it comes (`payload.rs`). What comes
+//! of a call whose caller has left is dropped, and its buffer is free at once: no card writes there.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -28,7 +32,7 @@ use crate::verbs::connecting::connect;
 use crate::verbs::core::Core;
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
-use crate::verbs::options::End;
+use crate::verbs::payload::{PayloadError, Piece, check_reply, place_of};
 use crate::verbs::reader::{Reader, UnderWay};
 use crate::wire::{self, Received};
 
@@ -39,6 +43,8 @@ pub(crate) struct Connection {
     gauges: Arc<Gauges>,
     /// Calls that wait for a window.
     waiting: RefCell<VecDeque<(Request, Call)>>,
+    /// Payload comes in messages.
+    in_messages: bool,
     /// What reads the worker's memory. `None`: the worker does not let us, or it is not wanted.
     reader: Option<Reader>,
 }
@@ -88,7 +94,7 @@ impl Connection {
 
     /// Sends a request, unless it needs a window that is not free.
     fn ask(&self, request: Request, mut call: Call) -> Option<(Request, Call)> {
-        let wants_window = request.op.brings_payload() && request.length > MAX_INSIDE;
+        let wants_window = !self.in_messages && request.op.brings_payload() && request.length > MAX_INSIDE;
         if wants_window && !self.link.with_pair(|pair| pair.has_window()).unwrap_or(true) {
             return Some((request, call));
         }
@@ -188,8 +194,7 @@ impl Connection {
                 Some(span)
             }
         };
-        if message.header.is_written && call.window.is_none() {
-            let reason = "a payload was written where nobody offered a place for it".to_owned();
+        if let Err(reason) = self.check_payload(message, &header, &call) {
             call.end(Err(state.broke_protocol(reason.clone()).into()));
             return Err(reason);
         }
@@ -198,6 +203,9 @@ impl Connection {
             call.end(Err(CallError::Service(failure)));
         } else {
             let length = header.payload_len as usize;
+            if self.in_messages && message.header.is_written {
+                self.gauges.in_messages.fetch_add(length as u64, Ordering::Relaxed);
+            }
             if !message.header.is_written
                 && let Some(room) = into.as_mut().and_then(|into| into.get_mut(..length))
             {
@@ -206,6 +214,18 @@ impl Connection {
             call.end(Ok(Reply { provenance: header.provenance, body, payload: landed(into, length) }));
         }
         self.begin_waiting();
+        Ok(())
+    }
+
+    /// Whether the payload of an answer is where it says.
+    fn check_payload(&self, message: &Incoming, header: &ReplyHeader, call: &Call) -> Result<(), String> {
+        let went_before = message.header.is_written;
+        if self.in_messages {
+            let said = if went_before { header.payload_len } else { 0 };
+            check_reply(said, call.came).map_err(|error| error.to_string())?;
+        } else if went_before && call.window.is_none() {
+            return Err("a payload was written where nobody offered a place for it".to_owned());
+        }
         Ok(())
     }
 
@@ -294,6 +314,25 @@ impl Receiver for Connection {
         }
     }
 
+    fn piece(&self, piece: Piece<'_>) -> Result<(), String> {
+        self.state.heard.set(Instant::now());
+        if !self.in_messages {
+            return Err("payload comes in a message, which is to be written to its place".to_owned());
+        }
+        let mut calls = self.state.calls.borrow_mut();
+        // There is none before it has greeted.
+        let call = calls.call_mut(piece.call).ok_or_else(|| PayloadError::Call(piece.call).to_string())?;
+        let place = place_of(&piece, call.came, call.limit).map_err(|error| error.to_string())?;
+        call.came += piece.bytes.len() as u32;
+        if !call.has_caller() {
+            call.into = None;
+        }
+        if let Some(room) = call.into.as_mut().and_then(|into| into.get_mut(place)) {
+            room.copy_from_slice(piece.bytes);
+        }
+        Ok(())
+    }
+
     fn has_read(&self, done: ReadDone) {
         if let Some(reader) = &self.reader {
             self.has_read_alone(reader, done);
@@ -324,8 +363,10 @@ impl ClientLink for Connection {
             None => None,
         };
         let client_id = pass.map(|_| core.client_id);
-        let one_sided = options.one_sided && core.registration.domain().device().reads_safely();
-        let offer = Offer { client_id, one_sided, ..End::Client.offer() };
+        let ours = core.fabric.client();
+        let in_messages = ours.in_messages;
+        let one_sided = options.one_sided && !in_messages && core.registration.domain().device().reads_safely();
+        let offer = Offer { client_id, one_sided, ..ours };
         let link = connect(core, address, options.bind, offer, options.connect_timeout).await;
         let (link, reads) = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
         let mut greeting = Greeting(Some(Rc::clone(&link)));
@@ -334,6 +375,7 @@ impl ClientLink for Connection {
             link,
             gauges: Arc::clone(&core.gauges),
             waiting: RefCell::default(),
+            in_messages,
             reader: reads.then(|| Reader::new(&core.gauges)),
         });
         let receiver: Weak<Self> = Rc::downgrade(&connection);
@@ -346,6 +388,7 @@ impl ClientLink for Connection {
         tracing::info!(
             peer = &**peer,
             card = core.registration.domain().device().name(),
+            payload = if in_messages { "in messages" } else { "through memory windows" },
             "RDMA client connected by verbs"
         );
         Ok(connection)

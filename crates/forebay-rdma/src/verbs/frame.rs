@@ -36,7 +36,7 @@ const MIN_FRAME: u32 = 256;
 /// The longest.
 const MAX_FRAME: u32 = 64 << 10;
 /// The most frames.
-const MAX_CREDITS: u16 = 1024;
+pub(crate) const MAX_CREDITS: u16 = 1024;
 /// What both sides must speak. Raised when this layout changes, or what it means.
 const VERSION: u16 = 1;
 
