@@ -146,7 +146,7 @@ impl Machine {
     /// Every port that verbs can use: it is active, and one of its interfaces, which may be a VLAN's, has an address.
     fn active_cards(&self) -> impl Iterator<Item = Card> {
         let is_for_verbs = |(device, port): &(&Device, &Port)| {
-            port.is_active() && matches!(device.kind, DeviceKind::Verbs | DeviceKind::Software)
+            port.is_active() && device.kind != DeviceKind::Efa
         };
         self.rdma.ports().filter(is_for_verbs).filter_map(|(device, port)| {
             let name = port.name.clone();
@@ -156,14 +156,15 @@ impl Machine {
         })
     }
 
-    /// Those of them that bind memory windows, without which verbs are not used. If none does, all, and what is started says so.
+    /// Those of them that bind memory windows. If none does, all: over the others payload is copied, which nobody has asked for who has
+    /// better ones.
     fn fit_cards(&self) -> Vec<Card> {
         let verbs = VerbsDevice::of_this_machine(&self.rdma);
         divided(self.active_cards(), &verbs).map_or_else(
             |all| all,
             |(fit, unfit)| {
                 for card in unfit {
-                    info!(card = card.name, "verbs go without this card, which binds no memory windows of type 2");
+                    info!(card = card.name, "verbs go without this card, which binds no memory windows of type 2, as others do");
                 }
                 fit
             },
@@ -324,6 +325,7 @@ impl Card {
             name,
             fabric: self.fabric,
             unacknowledged: config.rdma_unacknowledged(),
+            receive_buffers: config.network_rdma_data_receive_buffers,
             spin: config.network_rdma_data_spin,
             trace: trace.cloned(),
             given_up: given_up.clone(),
@@ -437,6 +439,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         refused,
         one_sided,
         one_sided_refused,
+        in_messages,
         ..
     } = io_thread.stats();
     serde_json::json!({
@@ -453,6 +456,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         "refused_connections": refused,
         "one_sided_reads": one_sided,
         "one_sided_refused": one_sided_refused,
+        "bytes_in_messages": in_messages,
     })
 }
 

@@ -205,7 +205,7 @@ fn an_entry_of_the_table_of_gids_has_verbs_use_its_address_and_ucx_its_index() {
 }
 
 #[test]
-fn a_card_without_memory_windows_leaves_verbs_to_the_others() {
+fn a_card_without_memory_windows_leaves_verbs_to_the_others_if_there_are_some() {
     let card = |name: &str| Card { name: name.into(), device: Some(format!("{name}:1")), ..Card::default() };
     let said = |name: &str, has_windows| VerbsDevice { name: name.into(), has_windows, ..VerbsDevice::default() };
     let verbs = [said("mlx5_0", Some(true)), said("erdma_0", Some(false)), said("mlx5_1", None)];
@@ -217,5 +217,5 @@ fn a_card_without_memory_windows_leaves_verbs_to_the_others() {
         (["mlx5_0", "mlx5_1", "rxe0"].map(str::to_owned).to_vec(), vec!["erdma_0".into()])
     );
     let alone = divided([card("erdma_0")].into_iter(), &verbs).unwrap_err();
-    assert_eq!(names(alone), ["erdma_0"], "what is started says why not");
+    assert_eq!(names(alone), ["erdma_0"], "there payload goes in messages");
 }
