@@ -145,9 +145,7 @@ impl Machine {
 
     /// Every port that verbs can use: it is active, and one of its interfaces, which may be a VLAN's, has an address.
     fn active_cards(&self) -> impl Iterator<Item = Card> {
-        let is_for_verbs = |(device, port): &(&Device, &Port)| {
-            port.is_active() && device.kind != DeviceKind::Efa
-        };
+        let is_for_verbs = |(device, port): &(&Device, &Port)| port.is_active() && device.kind != DeviceKind::Efa;
         self.rdma.ports().filter(is_for_verbs).filter_map(|(device, port)| {
             let name = port.name.clone();
             let card = Card { device: Some(name.clone()), name, numa_node: device.numa_node, ..Card::default() };
@@ -164,7 +162,10 @@ impl Machine {
             |all| all,
             |(fit, unfit)| {
                 for card in unfit {
-                    info!(card = card.name, "verbs go without this card, which binds no memory windows of type 2, as others do");
+                    info!(
+                        card = card.name,
+                        "verbs go without this card, which binds no memory windows of type 2, as others do"
+                    );
                 }
                 fit
             },
