@@ -165,12 +165,10 @@ impl Server {
             blocks,
             tcp_port: tcp.local_addr().port(),
             ucx: ports,
-            verbs: verbs
-                .as_ref()
-                .map(|Verbs { memory, server }| VerbsOffer {
-                    cache: server.local_addr(),
-                    memory: memory.as_ref().map(VerbsMemoryServer::address),
-                }),
+            verbs: verbs.as_ref().map(|Verbs { memory, server }| VerbsOffer {
+                cache: server.local_addr(),
+                memory: memory.as_ref().map(VerbsMemoryServer::address),
+            }),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         });

@@ -38,8 +38,8 @@ pub(crate) fn verbs(device: &str) -> String {
 }
 
 /// What cannot be measured, and why.
-pub(crate) const NO_WINDOWS: &str = "[WARN] No READ, WRITE and SEAL: a card has no memory windows of type 2. CACHE is measured, as there; \
-                                     payload comes in messages where it is the client's";
+pub(crate) const NO_WINDOWS: &str = "[WARN] No READ, WRITE and SEAL: a card has no memory windows of type 2. CACHE is measured; its \
+                                     payload comes in messages if the client's card has none";
 
 /// The card of a lane.
 pub(crate) fn card(description: &str) -> String {
