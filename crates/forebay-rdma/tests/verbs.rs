@@ -1,5 +1,5 @@
-//! The suite that every transport passes, over verbs, where there are two devices: as it is, and between two ends that prove who they
-//! are. And clients that read the worker's memory by themselves, while that changes (`one_sided.rs`).
+//! The suite that every transport passes, over verbs, where there are two devices: as it is, between two ends that prove who they
+//! are, and both with payload in messages, as where a client's card has no memory windows. And clients that read the worker's memory by themselves, while that changes (`one_sided.rs`).
 
 mod common;
 #[path = "verbs/one_sided.rs"]
@@ -17,13 +17,13 @@ use forebay_rdma::verbs::VerbsServer;
 use forebay_rdma::{ClientOptions, ClientSecurity, FabricOptions, RdmaTransport, ServerSecurity};
 use forebay_transport::conformance::{Fixture, Scripted};
 use forebay_transport::{LocalTransport, Service, Transport, TransportKind};
-use forebay_types::Role;
+use forebay_types::{ByteSize, Role};
 use tokio::sync::Mutex;
 
 /// A worker and a client over verbs, of which the client may have to be admitted; without devices, what holds for every transport is shown
 /// of the local one.
 #[expect(clippy::large_enum_variant, reason = "there are few")]
-enum Verbs<const PROVES: bool> {
+enum Verbs<const PROVES: bool, const WINDOWS: bool> {
     Real {
         devices: Devices,
         service: Arc<dyn Service>,
@@ -43,14 +43,16 @@ fn proofs() -> (ServerSecurity, ClientSecurity) {
 }
 
 #[async_trait::async_trait]
-impl<const PROVES: bool> Fixture for Verbs<PROVES> {
+impl<const PROVES: bool, const WINDOWS: bool> Fixture for Verbs<PROVES, WINDOWS> {
     async fn start(service: Arc<dyn Service>) -> Self {
         let Some(devices) = devices() else { return Self::Absent(Arc::new(LocalTransport::new(service))) };
         let (security, of_client) = PROVES.then(proofs).unzip();
         let server = devices.serve(0, service.clone(), security.clone()).await;
         let address = server.local_addr();
         let options = ClientOptions { security: of_client, ..common::client_options() };
-        let transport = devices.link(address, options, common::pool(8));
+        // For nine messages at once: less than most answers have.
+        let buffers = (!WINDOWS).then_some(ByteSize::kib(160));
+        let transport = devices.link_by(address, options, common::pool(8), buffers);
         Self::Real { devices, service, address, security, server: Mutex::new(Some(server)), transport }
     }
 
@@ -82,11 +84,19 @@ impl<const PROVES: bool> Fixture for Verbs<PROVES> {
 }
 
 mod as_it_is {
-    forebay_transport::transport_conformance!(super::Verbs<false>);
+    forebay_transport::transport_conformance!(super::Verbs<false, true>);
 }
 
 mod with_proof {
-    forebay_transport::transport_conformance!(super::Verbs<true>);
+    forebay_transport::transport_conformance!(super::Verbs<true, true>);
+}
+
+mod in_messages {
+    forebay_transport::transport_conformance!(super::Verbs<false, false>);
+}
+
+mod admitted_in_messages {
+    forebay_transport::transport_conformance!(super::Verbs<true, false>);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
