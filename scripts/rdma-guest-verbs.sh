@@ -225,8 +225,10 @@ step_the_benchmark_has_both_libraries_side_by_side() {
 has_iwarp() { modprobe siw 2>/dev/null && [[ -d /sys/module/siw ]]; }
 no_iwarp='skipped: RDMA, iWARP: this kernel has no siw'
 
-# The worker's card is siw2, the mount's siw3; TCP goes over the first pair.
+# The worker's card is siw2, the mount's siw3; TCP goes over the first pair. Soft-iWARP waits in the kernel until its TCP has connected, so
+# that gives up early here.
 iwarp_worker() {
+    sysctl -qw net.ipv4.tcp_syn_retries=1
     "$FOREBAY" worker --rdma-network veth2 "${worker_options[@]}" -o worker.rpc.port=29999 \
         -o network.rdma.data.provider=verbs 2>worker.log &
     until_true grep 'worker listening' worker.log

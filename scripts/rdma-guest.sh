@@ -554,6 +554,7 @@ run_step() {
 # What a step did to the links does not reach the next one, however it ended.
 restore_links() {
     local n
+    sysctl -qw net.ipv4.tcp_syn_retries=6
     for n in 0 1; do
         if tc qdisc show dev veth$n | grep -qE 'netem|prio'; then tc qdisc del dev veth$n root; fi
     done

@@ -43,7 +43,7 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
             None => continue,
         };
         checks.push(check.about(&port.name));
-        checks.extend(gid(config, port, verdict));
+        checks.extend(gid(config, device, port, verdict));
         checks.push(one_sided(config, device, port));
     }
     checks
@@ -63,10 +63,10 @@ fn without_windows(config: &Config) -> String {
 }
 
 /// The entry of the table of GIDs that is configured is one that rdma_cm takes.
-fn gid(config: &Config, port: &Port, verdict: Verdict) -> Option<Check> {
+fn gid(config: &Config, device: &Device, port: &Port, verdict: Verdict) -> Option<Check> {
     let index = u32::try_from(config.network_rdma_data_gid_index).ok()?;
     let check = |verdict, what: String| Check::new(Section::Rdma, "verbs-gid", verdict, what).about(&port.name);
-    Some(match address_of_gid(port, index) {
+    Some(match address_of_gid(device, port, index) {
         Ok(address) => check(Verdict::Ok, format!("entry {index}, which verbs take by its address {address}")),
         Err((what, next)) => check(verdict, format!("verbs are not used on it: {what}")).remedy(next),
     })

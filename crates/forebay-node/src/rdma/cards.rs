@@ -132,10 +132,10 @@ impl Machine {
     /// The card with the address that the entry of its GID table is made of, if one is asked for.
     fn at_gid(&self, card: Card) -> anyhow::Result<Card> {
         let port = card.device.as_deref().and_then(|device| self.rdma.port(device));
-        let (Some(index), Some((_, port))) = (card.fabric.gid_index, port) else { return Ok(card) };
+        let (Some(index), Some((device, port))) = (card.fabric.gid_index, port) else { return Ok(card) };
         // UCX may still have what verbs have not.
         let refused = |(what, next): (String, String)| Fault::new(Exit::Failed, what, next);
-        let address = address_of_gid(port, index).map_err(refused)?;
+        let address = address_of_gid(device, port, index).map_err(refused)?;
         let Some((_, known)) = self.addresses.iter().find(|(_, known)| known.ip == address) else {
             let what = format!("no interface has the address {address} of entry {index} of {}", port.name);
             return Err(refused((what, "`ip addr` lists those that there are".to_owned())).into());
