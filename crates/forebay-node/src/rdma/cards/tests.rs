@@ -177,7 +177,8 @@ fn a_card_of_iwarp_is_used_by_verbs_at_the_address_of_the_interface_whose_hardwa
         std::fs::write(interface.join("address"), format!("{address}\n")).unwrap();
     }
     let machine = Machine::look(&Root::new(root.path())).unwrap();
-    for settings in [&[][..], &["network.rdma.data.network=lo"], &["network.rdma.data.bind.device=siw0:1"]] {
+    let ways: [&[&str]; 3] = [&[], &["network.rdma.data.network=lo"], &["network.rdma.data.bind.device=siw0:1"]];
+    for settings in ways {
         let cards = machine.data_cards_by(&config(settings), Provider::Verbs).unwrap();
         let [card] = &cards[..] else { panic!("{cards:?}") };
         assert_eq!(card.device.as_deref(), Some("siw0:1"), "{settings:?}");
