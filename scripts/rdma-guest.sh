@@ -23,6 +23,7 @@ brief_steps="
     step_rping_connects_the_two_hosts_through_rdmacm
     step_verbs_traffic_crosses_the_veth_pair
     step_the_transport_suite_passes_over_verbs_of_our_own_between_two_devices
+    step_the_transport_suite_passes_over_verbs_of_our_own_with_payload_in_messages
     step_whatever_a_peer_does_over_verbs_of_our_own_costs_it_its_connection_at_most
     step_a_mount_reads_every_size_from_a_worker_on_the_other_device
     step_with_the_key_of_a_cluster_each_connection_is_admitted_and_reads_go_over_verbs
