@@ -291,8 +291,11 @@ impl Channel {
 
     /// The payload in a frame that was received just now, if that is what it carries.
     pub(crate) fn piece<'a>(&self, frame: &'a [u8]) -> Option<Piece<'a>> {
+        if self.is_broken || frame.first() != Some(&(Kind::Payload as u8)) {
+            return None;
+        }
         let (header, piece) = FrameHeader::decode(frame).ok()?;
-        (header.kind == Kind::Payload && !self.is_broken).then(|| Piece::of(header.remote, piece))
+        Some(Piece::of(header.remote, piece))
     }
 
     /// A message was looked at: its memory is for the next one.
