@@ -37,8 +37,11 @@ fn verbs_are_judged_where_they_may_be_used_and_ucx_is_missed_only_without_them()
     assert!(row.remedy.is_some_and(|remedy| remedy.contains("librdmacm1")));
     assert_eq!(provider(&without, &[RDMA]).verdict, Verdict::Info, "UCX takes their place");
     let old = machine(|facts| facts.rdma.devices.iter_mut().for_each(|device| device.has_windows = Some(false)));
-    let row = provider(&old, &[RDMA, VERBS]);
-    assert!(row.verdict == Verdict::Fail && row.what.contains("memory windows of type 2"), "{row:?}");
+    let row = provider(&old, &[RDMA, VERBS, "network.rdma.data.receive_buffers=2MiB"]);
+    assert!(row.verdict == Verdict::Ok && row.what.contains("in messages") && row.what.contains("2MiB"), "{row:?}");
+    let checks = check(&old, &config(&[RDMA, "network.rdma.data.one_sided=true"]));
+    let row = checks.iter().find(|check| check.name == "one-sided").unwrap();
+    assert!(row.verdict == Verdict::Info && row.what.contains("asked for, and not possible"), "{row:?}");
     let lost = |facts: &mut Facts| {
         facts.ucx = Ucx { error: Some("libucp.so.0: no such file; install UCX".into()), ..Ucx::default() };
     };

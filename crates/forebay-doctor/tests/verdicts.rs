@@ -345,7 +345,7 @@ fn what_is_said_of_a_port_that_is_down_follows_its_state() {
 }
 
 #[test]
-fn iwarp_is_refused_in_words() {
+fn iwarp_goes_by_verbs_and_is_refused_in_words_by_ucx() {
     let port = Port { name: "siw0:1".into(), number: 1, state: Some("ACTIVE".into()), ..Port::default() };
     let device = Device { kind: DeviceKind::Iwarp, ports: vec![port], ..Device::default() };
     let mut facts = roce();
@@ -354,6 +354,14 @@ fn iwarp_is_refused_in_words() {
     let check = find(&facts, &config(&[RDMA]), "rdma kind siw0:1");
     assert!(check.verdict == Fail && check.what.contains("iWARP") && check.remedy.unwrap().contains("TCP"));
     assert!(!is_there(&facts, &config(&[RDMA]), "ucx rdmacm"));
+    // As libibverbs tells of it.
+    facts.rdma.devices[0].has_windows = Some(false);
+    for (name, verdict) in [("rdma kind siw0:1", Info), ("rdma provider siw0:1", Ok), ("ucx transports", Info)] {
+        assert_eq!(find(&facts, &config(&[RDMA]), name).verdict, verdict, "{name}");
+    }
+    assert!(!is_there(&facts, &config(&[RDMA]), "rdma roce-gid"), "it is not RoCE");
+    let by_ucx = config(&[RDMA, "network.rdma.data.provider=ucx"]);
+    assert_eq!(find(&facts, &by_ucx, "rdma kind siw0:1").verdict, Fail);
 }
 
 #[test]

@@ -234,6 +234,7 @@ pub struct Card {
     pub bytes_received: u64,
     pub one_sided_reads: u64,
     pub one_sided_refused: u64,
+    pub bytes_in_messages: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -116,7 +116,7 @@ impl RdmaTransport {
         // Of a read that a thread may wait for itself: for how long.
         let mut awaited = (request.op == Op::Read && request.length <= SHORT).then_some(request.deadline);
         let (answer, mut answered) = oneshot::channel();
-        let mut call = Call { into, window: None, limit, answer, timing, _permit: permit };
+        let mut call = Call { into, window: None, came: 0, limit, answer, timing, _permit: permit };
         if let Thread::Verbs(thread, lones) = &self.thread
             && awaited.is_some()
             && driving::is_permitted()

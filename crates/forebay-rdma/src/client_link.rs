@@ -25,6 +25,8 @@ pub(crate) struct Call {
     pub(crate) into: Option<SpanMut>,
     /// Over verbs: the window through which the peer writes to the buffer, which the card has then.
     pub(crate) window: Option<usize>,
+    /// Over verbs, where payload comes in messages: how many bytes of it have come.
+    pub(crate) came: u32,
     /// The most payload that was asked for.
     pub(crate) limit: u32,
     /// Where the answer goes.

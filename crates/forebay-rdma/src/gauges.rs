@@ -12,6 +12,8 @@ pub(crate) struct Gauges {
     /// Reads of workers' memory without their help, and those that were not believed.
     pub(crate) one_sided: AtomicU64,
     pub(crate) one_sided_refused: AtomicU64,
+    /// Bytes of payload that came in messages, for want of memory windows.
+    pub(crate) in_messages: AtomicU64,
 }
 
 impl Gauges {

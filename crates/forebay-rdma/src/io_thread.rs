@@ -98,6 +98,8 @@ pub struct IoThreadStats {
     pub one_sided: u64,
     /// Such reads that were not believed, and asked the worker.
     pub one_sided_refused: u64,
+    /// Bytes of payload that came to clients on it in messages, and were copied. Over verbs alone, where a card has no memory windows.
+    pub in_messages: u64,
 }
 
 /// What UCX was asked to do and has not done yet: known once the thread has its worker.
@@ -333,6 +335,7 @@ impl IoThread {
             refused: self.gauges.refused.load(Ordering::Relaxed),
             one_sided: 0,
             one_sided_refused: 0,
+            in_messages: 0,
         }
     }
 

@@ -92,6 +92,7 @@ impl Driven for VerbsThread {
             refused: stats.refused,
             one_sided: stats.one_sided,
             one_sided_refused: stats.one_sided_refused,
+            in_messages: stats.in_messages,
             ..IoThreadStats::default()
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! * [`VerbsThread`]: a thread that drives one card; [`RdmaTransport::over_verbs`](crate::RdmaTransport::over_verbs): the client's side;
 //!   [`VerbsServer`]: the worker's;
-//! * `frame`, `credits`, `channel`: the protocol, pure, and tested in virtual time against a card that is made up;
+//! * `frame`, `payload`, `credits`, `channel`: the protocol, pure, and tested in virtual time against a card that is made up;
 //! * `links`, `connecting`, `connection`, `server`: the shell around it, on queue pairs of [`forebay_verbs`];
 //! * `lone`, `lones`: connections that threads drive which wait for their answers themselves (ADR 0038).
 //!
@@ -15,8 +15,12 @@
 //! A worker whose pool has a board lets clients read its memory by themselves, where both ends want that (`teller`, `reader`; ADR
 //! 0035): through windows, too, that belong to one connection and let nobody write.
 //!
-//! Nothing here needs immediate data, shared receive queues or atomics, which iWARP's cards do not all have. What is needed is windows
-//! of type 2, on the client's side (ADR 0032).
+//! Where a client's card has no windows of type 2, its payload comes in messages, into receives of its own, and is copied (`payload`;
+//! ADR 0043): the worker's card writes nowhere then, and nothing is read one-sidedly. What the worker's card has does not matter for that:
+//! it binds none for its answers.
+//!
+//! Nothing here needs immediate data, shared receive queues or atomics, which iWARP's cards do not all have. Over iWARP, who connects has
+//! to send first: a client says hello, and a server nothing before that but why it closes the connection.
 
 mod channel;
 mod connecting;
@@ -32,6 +36,7 @@ mod lone;
 mod lones;
 mod options;
 mod own_queue;
+mod payload;
 mod reader;
 mod server;
 mod teller;

@@ -1,6 +1,6 @@
-//! The suite that every transport passes, over verbs, where there are two devices: as it is, and between two ends that prove who they
-//! are, and by threads that wait for their answers themselves (`driving.rs`). And clients that read the worker's memory by themselves,
-//! while that changes (`one_sided.rs`).
+//! The suite that every transport passes, over verbs, where there are two devices: as it is, between two ends that prove who they
+//! are, with payload in messages, as where a client's card has no memory windows, and by threads that wait for their answers themselves
+//! (`driving.rs`). And clients that read the worker's memory by themselves, while that changes (`one_sided.rs`).
 
 mod common;
 #[path = "verbs/driving.rs"]
@@ -20,13 +20,13 @@ use forebay_rdma::verbs::VerbsServer;
 use forebay_rdma::{ClientOptions, ClientSecurity, FabricOptions, RdmaTransport, ServerSecurity};
 use forebay_transport::conformance::{Driven, Fixture, Scripted};
 use forebay_transport::{LocalTransport, Service, Transport, TransportKind};
-use forebay_types::Role;
+use forebay_types::{ByteSize, Role};
 use tokio::sync::Mutex;
 
-/// A worker and a client over verbs, of which the client may have to be admitted, and its callers may wait themselves; without devices, what holds for every transport is shown
-/// of the local one.
+/// A worker and a client over verbs, of which the client may have to be admitted, its payload may come in messages, and its callers may
+/// wait themselves; without devices, what holds for every transport is shown of the local one.
 #[expect(clippy::large_enum_variant, reason = "there are few")]
-enum Verbs<const PROVES: bool, const DRIVES: bool> {
+enum Verbs<const PROVES: bool, const WINDOWS: bool, const DRIVES: bool> {
     Real {
         devices: Devices,
         service: Arc<dyn Service>,
@@ -46,7 +46,7 @@ fn proofs() -> (ServerSecurity, ClientSecurity) {
 }
 
 #[async_trait::async_trait]
-impl<const PROVES: bool, const DRIVES: bool> Fixture for Verbs<PROVES, DRIVES> {
+impl<const PROVES: bool, const WINDOWS: bool, const DRIVES: bool> Fixture for Verbs<PROVES, WINDOWS, DRIVES> {
     async fn start(service: Arc<dyn Service>) -> Self {
         let Some(devices) = devices() else { return Self::Absent(Arc::new(LocalTransport::new(service))) };
         let (security, of_client) = PROVES.then(proofs).unzip();
@@ -55,7 +55,9 @@ impl<const PROVES: bool, const DRIVES: bool> Fixture for Verbs<PROVES, DRIVES> {
         let defaults = common::client_options();
         let drive = if DRIVES { driving::DRIVE } else { defaults.drive };
         let options = ClientOptions { security: of_client, drive, ..defaults };
-        let transport = devices.link(address, options, common::pool(8));
+        // For nine messages at once: less than most answers have.
+        let buffers = (!WINDOWS).then_some(ByteSize::kib(160));
+        let transport = devices.link_by(address, options, common::pool(8), buffers);
         Self::Real { devices, service, address, security, server: Mutex::new(Some(server)), transport }
     }
 
@@ -88,19 +90,31 @@ impl<const PROVES: bool, const DRIVES: bool> Fixture for Verbs<PROVES, DRIVES> {
 }
 
 mod as_it_is {
-    forebay_transport::transport_conformance!(super::Verbs<false, false>);
+    forebay_transport::transport_conformance!(super::Verbs<false, true, false>);
 }
 
 mod with_proof {
-    forebay_transport::transport_conformance!(super::Verbs<true, false>);
+    forebay_transport::transport_conformance!(super::Verbs<true, true, false>);
+}
+
+mod in_messages {
+    forebay_transport::transport_conformance!(super::Verbs<false, false, false>);
+}
+
+mod admitted_in_messages {
+    forebay_transport::transport_conformance!(super::Verbs<true, false, false>);
 }
 
 mod by_threads_that_wait {
-    forebay_transport::transport_conformance!(super::Verbs<false, true>);
+    forebay_transport::transport_conformance!(super::Verbs<false, true, true>);
 }
 
 mod by_threads_that_wait_with_proof {
-    forebay_transport::transport_conformance!(super::Verbs<true, true>);
+    forebay_transport::transport_conformance!(super::Verbs<true, true, true>);
+}
+
+mod by_threads_that_wait_in_messages {
+    forebay_transport::transport_conformance!(super::Verbs<false, false, true>);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

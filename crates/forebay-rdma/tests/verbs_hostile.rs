@@ -2,6 +2,8 @@
 //! for it.
 
 mod common;
+#[path = "verbs_hostile/messages.rs"]
+mod messages;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use forebay_rdma::verbs::VerbsServer;
 use forebay_transport::conformance::{Behaviour, Scripted, read, until};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, MAX_PAYLOAD, MAX_REQUEST_BODY, ReplyHeader, RequestHeader};
 use forebay_transport::{CallError, LinkError, Op, Payload, Provenance, Reply, Request, Transport};
-use forebay_types::FailureKind;
+use forebay_types::{ByteSize, FailureKind};
 use forebay_verbs::{Post, Remote};
 use tokio::runtime::Runtime;
 
@@ -198,13 +200,24 @@ fn window(request: &[u8]) -> Remote {
 impl Client {
     fn new() -> Option<Self> {
         let devices = devices()?;
-        let runtime = Runtime::new().unwrap();
         let raw = Raw::new(&devices.server);
+        Some(Self::of(&devices, raw, None))
+    }
+
+    /// One whose payload comes in messages.
+    fn in_messages() -> Option<Self> {
+        let devices = devices()?;
+        let raw = Raw::in_messages(&devices.server);
+        Some(Self::of(&devices, raw, Some(ByteSize::mib(1))))
+    }
+
+    fn of(devices: &Devices, raw: Raw, receive_buffers: Option<ByteSize>) -> Self {
+        let runtime = Runtime::new().unwrap();
         let (listener, address) = raw.listen(devices.server.1);
         let buffers = pool(8);
         let patient = forebay_rdma::ClientOptions { keepalive: LONG, dead_after: 2 * LONG, ..client_options() };
-        let link = runtime.block_on(async { devices.link(address, patient, buffers.clone()) });
-        Some(Self { runtime, raw, _listener: listener, link, buffers })
+        let link = runtime.block_on(async { devices.link_by(address, patient, buffers.clone(), receive_buffers) });
+        Self { runtime, raw, _listener: listener, link, buffers }
     }
 
     /// Bytes for the server to write.

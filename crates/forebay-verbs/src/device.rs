@@ -150,12 +150,17 @@ impl Device {
         &self.name
     }
 
-    /// Whether peers can be let write to single buffers ([`QueuePair::expose`](crate::QueuePair::expose)).
-    ///
-    /// # Errors
-    /// [`Error::NoWindows`].
-    pub fn check_windows(&self) -> Result<(), Error> {
-        if self.has_windows { Ok(()) } else { Err(Error::NoWindows { device: self.name.clone() }) }
+    /// Whether it binds memory windows of type 2: whether peers can be let write to single buffers
+    /// ([`QueuePair::expose`](crate::QueuePair::expose)), and read what they are shown ([`QueuePair::show`](crate::QueuePair::show)).
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        self.has_windows
+    }
+
+    /// Whether it is one of iWARP, whose connections are those of TCP. Who connects has to send first there (RFC 5044, section 7.1.2).
+    #[must_use]
+    pub fn is_iwarp(&self) -> bool {
+        self.is_iwarp
     }
 
     /// Whether the path of a connection can be chosen here ([`PathOptions`](crate::PathOptions)).

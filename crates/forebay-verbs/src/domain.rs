@@ -67,7 +67,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers `length` bytes at `base` for reading and writing by the card, and for windows. Peers reach nothing of it.
+    /// Registers `length` bytes at `base` for reading and writing by the card, and for windows if it has them. Peers reach nothing of it.
     ///
     /// # Errors
     /// [`Error::Register`].
@@ -76,7 +76,9 @@ impl Region {
     /// The memory is mapped, for reading and writing, until this returns. As long as the region lives, nothing but work requests
     /// has the card touch it, and who posts those answers for them.
     pub(crate) unsafe fn register(domain: &Arc<Domain>, base: *mut u8, length: usize) -> Result<Self, Error> {
-        let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_MW_BIND;
+        // What a card has not, it may refuse.
+        let binds = if domain.device.has_windows() { sys::IBV_ACCESS_MW_BIND } else { 0 };
+        let access = sys::IBV_ACCESS_LOCAL_WRITE | binds;
         // SAFETY: the domain is alive, and the memory is mapped, as the caller promises.
         let mr =
             unsafe { (domain.device.library.verbs.ibv_reg_mr)(domain.pd, base.cast(), length, access.cast_signed()) };

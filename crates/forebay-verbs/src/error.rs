@@ -28,15 +28,6 @@ pub enum Error {
         /// What there is.
         found: String,
     },
-    /// What peers may write to could not be limited.
-    #[error(
-        "{device} binds no memory windows of type 2, without which a peer could write to more than what waits for it; use UCX or \
-         TCP with it"
-    )]
-    NoWindows {
-        /// The card.
-        device: String,
-    },
     /// The card refuses to use memory.
     #[error("cannot register {size} with {device}: {reason}; see `ulimit -l`, or LimitMEMLOCK= of the systemd unit")]
     Register {

@@ -14,7 +14,8 @@
 //! * Nothing that is registered may be read by peers but what a queue pair shows to its own ([`QueuePair::show`]): through windows,
 //!   too, that let nobody write.
 //! * Nothing that is registered may be written to by peers. They write through windows of type 2 alone, each of which is bound
-//!   to one buffer that waits, belongs to one queue pair, and has a new key each time.
+//!   to one buffer that waits, belongs to one queue pair, and has a new key each time. On cards without them
+//!   ([`Device::has_windows`]) they write nowhere: what they send lands in receives.
 //! * A queue pair and what is of it are used by one thread at a time, which may be another one each time; devices, domains,
 //!   registrations, channels and completion queues may be shared.
 //! * Parts hold what they are part of.

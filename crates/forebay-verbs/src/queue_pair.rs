@@ -242,6 +242,13 @@ impl QueuePair {
         self.is_broken && self.memory.posted.is_empty() && !self.with_card.contains(&true)
     }
 
+    /// Whether its card also flushes what is posted when the connection has ended already. Soft-iWARP does not: of such a request nobody
+    /// is told, and only that the pair is destroyed ends it.
+    #[must_use]
+    pub fn flushes_late(&self) -> bool {
+        !self.registration.domain().device().is_iwarp()
+    }
+
     /// Messages that were posted and have not ended, as far as is known.
     #[must_use]
     pub fn under_way(&self) -> usize {

@@ -69,6 +69,7 @@ targets![
     messages::ucx,
     rdma::verbs_frames,
     rdma::verbs_connection,
+    rdma::verbs_payload,
     rdma::rdma_admission,
     identity::identities,
     identity::certificates,

@@ -68,7 +68,10 @@ pub fn run(
         (None, _) => (None, None),
         (Some(card), Some(server)) => (
             Some((verbs_thread(card, &pool)?, card.address, server.cache)),
-            Some((Side::new(card, &pool)?, card.address, server.memory)),
+            match server.memory {
+                Some(memory) => Side::new(card, &pool)?.map(|side| (side, card.address, memory)),
+                None => None,
+            },
         ),
         (Some(_), None) => {
             let reason = "it serves nothing by verbs; restart it with `--provider verbs`".to_owned();
@@ -188,8 +191,13 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn tests(&mut self) -> Result<(), Error> {
-        let [verified, latency, bandwidth] = plan::kinds(self.options.case, self.options.verbs.is_some());
+        let kinds = plan::kinds(self.options.case, self.options.verbs.is_some());
+        let kinds = kinds.map(|kinds| plan::possible(kinds, self.has_memory()));
+        let [verified, latency, bandwidth] = [&kinds[0][..], &kinds[1][..], &kinds[2][..]];
         self.say_how()?;
+        if !self.has_memory() {
+            self.say(text::NO_WINDOWS)?;
+        }
         if !verified.is_empty() {
             self.say("")?;
             self.say(&text::section("BASIC TESTS", "Every Byte Compared", false))?;
@@ -263,6 +271,11 @@ impl Session<'_> {
             self.say(&format!("[INFO] Iterations of a latency test: {iterations}"))?;
         }
         Ok(())
+    }
+
+    /// Whether READ and WRITE have memory to go to.
+    fn has_memory(&self) -> bool {
+        self.options.verbs.is_none() || self.connector.verbs.is_some()
     }
 
     fn has_rdma(&self) -> bool {

@@ -84,7 +84,7 @@ pub fn samples() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let keys = |count: usize| vec![vec![7; 40]; count];
         let ucx = ucx.then(|| UcxOffer { version: "1.20.0".into(), port: 3, blocks: keys(4), area: keys(AREA_FRAMES) });
         let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
-        let verbs = ucx.is_some().then(|| VerbsOffer { cache: at(7), memory: at(8) });
+        let verbs = ucx.is_some().then(|| VerbsOffer { cache: at(7), memory: Some(at(8)) });
         let (session, version, delay) = (9, "0.1.0".to_owned(), Duration::from_micros(7));
         Answer::Opened(Offer { session, version, delay, blocks: 4, cache_port: 5, ucx, verbs })
     };

@@ -75,6 +75,12 @@ pub fn kinds(case: Case, by_verbs: bool) -> [&'static [Kind]; 3] {
     }
 }
 
+/// Those of `kinds` that can be: without `memory` to read and write, only what asks the cache.
+#[must_use]
+pub fn possible(kinds: &[Kind], memory: bool) -> Vec<Kind> {
+    kinds.iter().copied().filter(|kind| memory || *kind == Kind::Cache).collect()
+}
+
 /// How many threads for a payload of `bytes`, when the user does not say: one a core, up to 8 for small ones, of which
 /// a thread sends some millions a second at most, and up to 4 for large ones, which the card is busy with.
 #[must_use]
@@ -234,6 +240,8 @@ mod tests {
         assert!(kinds(Case::Basic, true)[1..].iter().all(|kinds| kinds.is_empty()));
         assert!(kinds(Case::All, false).iter().all(|kinds| kinds.len() == 3 && !kinds.contains(&Kind::Seal)));
         assert!(kinds(Case::All, true).iter().all(|kinds| kinds.len() == 4));
+        assert_eq!(possible(kinds(Case::All, true)[0], false), [Kind::Cache]);
+        assert_eq!(possible(kinds(Case::StressRead, true)[2], true), [Kind::Read, Kind::Seal]);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub struct Server {
 
 /// What needs verbs.
 struct Verbs {
-    memory: VerbsMemoryServer,
+    memory: Option<VerbsMemoryServer>,
     server: VerbsServer,
 }
 
@@ -165,9 +165,10 @@ impl Server {
             blocks,
             tcp_port: tcp.local_addr().port(),
             ucx: ports,
-            verbs: verbs
-                .as_ref()
-                .map(|verbs| VerbsOffer { cache: verbs.server.local_addr(), memory: verbs.memory.address() }),
+            verbs: verbs.as_ref().map(|Verbs { memory, server }| VerbsOffer {
+                cache: server.local_addr(),
+                memory: memory.as_ref().map(VerbsMemoryServer::address),
+            }),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         });
@@ -191,14 +192,15 @@ impl Server {
     /// Where verbs listen; `None` without.
     #[must_use]
     pub fn verbs(&self) -> Option<SocketAddr> {
-        self.shared.verbs.map(|verbs| verbs.memory)
+        self.shared.verbs.map(|verbs| verbs.memory.unwrap_or(verbs.cache))
     }
 
     /// Every port that clients need, that for control first: all that a firewall has to let through.
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {
         let ucx = self.shared.ucx.iter().flat_map(|ucx| [ucx.port, ucx.cache_port]);
-        let verbs = self.shared.verbs.iter().flat_map(|verbs| [verbs.cache.port(), verbs.memory.port()]);
+        let verbs = self.shared.verbs.iter().flat_map(|verbs| [Some(verbs.cache), verbs.memory]);
+        let verbs = verbs.flatten().map(|address| address.port());
         [self.address.port(), self.shared.tcp_port].into_iter().chain(ucx).chain(verbs).collect()
     }
 
@@ -223,7 +225,9 @@ impl Server {
             self.tcp.close().await;
             if let Some(verbs) = &self.verbs {
                 verbs.server.close().await;
-                verbs.memory.close().await;
+                if let Some(memory) = &verbs.memory {
+                    memory.close().await;
+                }
             }
             if let Some(ucx) = &self.ucx {
                 ucx.server.close().await;

@@ -37,6 +37,10 @@ pub(crate) fn verbs(device: &str) -> String {
     format!("[INFO] Verbs over {device}: READ and WRITE by a queue pair for each thread, CACHE by one for all")
 }
 
+/// What cannot be measured, and why.
+pub(crate) const NO_WINDOWS: &str = "[WARN] No READ, WRITE and SEAL: a card has no memory windows of type 2. CACHE is measured; its \
+                                     payload comes in messages if the client's card has none";
+
 /// The card of a lane.
 pub(crate) fn card(description: &str) -> String {
     format!("[INFO] Card {description}")

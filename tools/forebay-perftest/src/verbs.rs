@@ -37,14 +37,16 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Registers `pool` with `card`, as one piece. Blocks.
-    pub(crate) fn new(card: &VerbsCard, pool: &Pool) -> Result<Self, RdmaError> {
+    /// Registers `pool` with `card`, as one piece. Blocks. `None`: the card has no memory windows, so there is no READ and WRITE.
+    pub(crate) fn new(card: &VerbsCard, pool: &Pool) -> Result<Option<Self>, RdmaError> {
         let library = VerbsLibrary::load()?;
         let device = Device::open(library, &card.device)?;
-        device.check_windows()?;
+        if !device.has_windows() {
+            return Ok(None);
+        }
         let registration = Registration::growing(&Domain::new(device)?, pool, pool.capacity());
         registration.grow_with(pool.capacity(), |_| true)?;
-        Ok(Self { library, registration: Arc::new(registration) })
+        Ok(Some(Self { library, registration: Arc::new(registration) }))
     }
 
     /// What a thread needs for its queue pairs, which have so many entries together.

@@ -33,7 +33,7 @@ pub(crate) const GREETING: u16 = 1;
 pub(crate) const WELCOME: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"FOREBAYB";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Bytes before a control message.
 pub(crate) const HEADER_LEN: usize = 16;
 /// Bytes of a control message at most: an offer with a hundred memory keys has some ten thousand.
@@ -89,8 +89,8 @@ pub(crate) struct Offer {
 pub(crate) struct VerbsOffer {
     /// The cache's server.
     pub(crate) cache: SocketAddr,
-    /// What has memory for READ and WRITE.
-    pub(crate) memory: SocketAddr,
+    /// What has memory for READ and WRITE. `None`: its card has no memory windows to show it through.
+    pub(crate) memory: Option<SocketAddr>,
 }
 
 /// What a client says first over a queue pair of READ and WRITE.
@@ -324,7 +324,7 @@ mod tests {
     fn offer(ucx: bool) -> Offer {
         let verbs = ucx.then(|| VerbsOffer {
             cache: SocketAddr::from(([10, 0, 0, 1], 7)),
-            memory: SocketAddr::from(([10, 0, 0, 1], 8)),
+            memory: Some(SocketAddr::from(([10, 0, 0, 1], 8))),
         });
         let ucx = ucx.then(|| UcxOffer {
             version: "1.13.1".into(),

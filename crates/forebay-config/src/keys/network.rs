@@ -114,6 +114,10 @@ macro_rules! network_keys {
         /// Let clients read a worker's memory without the worker's processor, by verbs: those that may see all that is cached,
         /// and whose reads are not recorded. On a client: do so where a worker lets it.
         network_rdma_data_one_sided "network.rdma.data.one_sided": bool = false;
+        /// What each connection of a client has to receive into where its card has no memory windows of type 2 (iWARP, eRDMA),
+        /// by verbs: payload comes in messages of 16 KiB there, as many at once as fit, and is copied.
+        network_rdma_data_receive_buffers "network.rdma.data.receive_buffers": ByteSize = ByteSize::mib(1),
+            in ByteSize::kib(64)..=ByteSize::mib(16);
         /// The amount of registered memory at start.
         network_rdma_data_buffer_pool_initial_size "network.rdma.data.buffer_pool.initial_size": ByteSize =
             ByteSize::mib(256), in ByteSize::mib(4)..=MAX_BYTES;

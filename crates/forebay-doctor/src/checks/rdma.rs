@@ -3,7 +3,7 @@
 use forebay_config::Config;
 
 use crate::checks::device_nodes::Remedies;
-use crate::checks::{Check, Section, Verdict, cards};
+use crate::checks::{Check, Section, Verdict, cards, provider};
 use crate::facts::{Device, DeviceKind, Facts, PciCard, Port};
 use crate::root::Access;
 use crate::text::listed;
@@ -216,14 +216,19 @@ fn missing_lid(port: &Port) -> Option<&'static str> {
     }
 }
 
-/// What UCX can do with a device of this kind.
+/// What can be done with a device of this kind.
 fn kind(facts: &Facts, config: &Config, device: &Device, port: &Port) -> Option<Check> {
     const SRD_SINCE: (u32, u32) = (1, 19);
     let check = match device.kind {
         DeviceKind::Verbs => return None,
         DeviceKind::Software => row("kind", Verdict::Info, "Soft-RoCE: for tests; the processor copies every byte"),
-        DeviceKind::Iwarp => row("kind", cards::broken_port(config, port), "iWARP, which UCX refuses")
-            .remedy("use TCP over its interface: network.rdma.data.enabled = false"),
+        DeviceKind::Iwarp if provider::has_verbs(facts, config) => {
+            row("kind", Verdict::Info, "iWARP: by verbs alone, UCX refuses it")
+        }
+        DeviceKind::Iwarp => row("kind", cards::broken_port(config, port), "iWARP, which UCX refuses").remedy(
+            "use verbs: network.rdma.data.provider = \"auto\", with libibverbs and librdmacm; or TCP over its interface: \
+             network.rdma.data.enabled = false",
+        ),
         DeviceKind::Efa if facts.ucx.rdma.iter().any(|resource| resource.starts_with("srd/")) => {
             row("kind", Verdict::Ok, "EFA, and UCX offers srd")
         }
@@ -260,7 +265,7 @@ fn address(facts: &Facts, config: &Config, port: &Port) -> Option<Check> {
 }
 
 fn roce(facts: &Facts, config: &Config, device: &Device, port: &Port) -> Vec<Check> {
-    if !port.is_ethernet() {
+    if !port.is_ethernet() || device.kind == DeviceKind::Iwarp {
         return Vec::new();
     }
     let verdict = cards::broken_port(config, port);

@@ -78,8 +78,9 @@ fn transports(facts: &Facts, config: &Config) -> Check {
     let active: Vec<String> = facts.rdma.ports().filter_map(usable).collect();
     let others = listed(&ucx.transports);
     if active.is_empty() {
-        let verdict = cards::without_rdma(config);
-        let check = row("transports", verdict, format!("no RDMA, for no port is active; {others}"));
+        // Those of iWARP go by verbs.
+        let verdict = if provider::has_verbs(facts, config) { Verdict::Info } else { cards::without_rdma(config) };
+        let check = row("transports", verdict, format!("no RDMA, for no port that it takes is active; {others}"));
         return if verdict == Verdict::Info { check } else { check.remedy("mend what is said of devices and ports") };
     }
     let reason = match ucx.module("ib") {

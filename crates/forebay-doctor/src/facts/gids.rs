@@ -6,15 +6,21 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::facts::rdma::{Gid, Port};
+use crate::facts::rdma::{Device, DeviceKind, Gid, Port};
 
-/// The address by which rdma_cm takes entry `index` of the table of `port`.
+/// The address by which rdma_cm takes entry `index` of the table of `port`, which is one of `device`.
 ///
 /// # Errors
 /// Why it never takes that, and what to do.
-pub fn address_of_gid(port: &Port, index: u32) -> Result<IpAddr, (String, String)> {
+pub fn address_of_gid(device: &Device, port: &Port, index: u32) -> Result<IpAddr, (String, String)> {
     let name = &port.name;
     let next = |text: &str| text.to_owned();
+    if device.kind == DeviceKind::Iwarp {
+        return Err((
+            format!("over {name}, which is iWARP, connections are those of TCP, for which no GID is chosen"),
+            next("leave network.rdma.data.gid_index out"),
+        ));
+    }
     if !port.is_ethernet() {
         return Err((
             format!("over {name}, which is not RoCE, verbs take the GID of the interface that is connected from"),
@@ -75,24 +81,31 @@ mod tests {
         }
     }
 
+    fn of_gid(port: &Port, index: u32) -> Result<IpAddr, (String, String)> {
+        address_of_gid(&Device::default(), port, index)
+    }
+
     #[test]
     fn an_index_stands_for_the_address_that_its_entry_is_made_of() {
         let roce = port("Ethernet");
-        assert_eq!(address_of_gid(&roce, 3), Ok("10.0.1.10".parse().unwrap()));
-        assert_eq!(address_of_gid(&roce, 5), Ok("fd00::7".parse().unwrap()));
+        assert_eq!(of_gid(&roce, 3), Ok("10.0.1.10".parse().unwrap()));
+        assert_eq!(of_gid(&roce, 5), Ok("fd00::7".parse().unwrap()));
         let v1_alone = Port { gids: vec![roce.gids[2].clone()], ..roce.clone() };
-        assert_eq!(address_of_gid(&v1_alone, 2), Ok("10.0.1.10".parse().unwrap()), "then rdma_cm takes version 1");
+        assert_eq!(of_gid(&v1_alone, 2), Ok("10.0.1.10".parse().unwrap()), "then rdma_cm takes version 1");
     }
 
     #[test]
     fn an_entry_that_rdma_cm_never_takes_is_refused_with_what_to_do() {
         let roce = port("Ethernet");
-        let refused = |index| address_of_gid(&roce, index).unwrap_err();
+        let refused = |index| of_gid(&roce, index).unwrap_err();
         let (what, next) = refused(2);
         assert!(what.contains("RoCE v1") && next.contains("index 3"), "{what}; {next}");
         assert!(refused(1).0.contains("no address"), "{:?}", refused(1));
         assert!(refused(9).0.contains("only 0, 1, 2, 3, 5"), "{:?}", refused(9));
-        let (what, next) = address_of_gid(&port("InfiniBand"), 0).unwrap_err();
+        let (what, next) = of_gid(&port("InfiniBand"), 0).unwrap_err();
         assert!(what.contains("not RoCE") && next.contains("network.rdma.data.network"), "{what}; {next}");
+        let iwarp = Device { kind: DeviceKind::Iwarp, ..Device::default() };
+        let (what, next) = address_of_gid(&iwarp, &roce, 3).unwrap_err();
+        assert!(what.contains("iWARP") && next.contains("leave"), "{what}; {next}");
     }
 }

@@ -1,8 +1,9 @@
 //! RDMA devices: what `ibv_devinfo`, `ibstat`, `ibdev2netdev` and `rdma link` show, from sysfs.
 //!
-//! The interface of a port is found in three ways, for none covers all. The table of GIDs names it for RoCE, where it may
+//! The interface of a port is found in four ways, for none covers all. The table of GIDs names it for RoCE, where it may
 //! be a bond. An InfiniBand port's table names none; its interfaces are those of IPoIB on the same PCI device and port.
-//! Software devices have no PCI device, and name their interface themselves.
+//! Soft-RoCE has no PCI device, and names its interface itself. Soft-iWARP does not, and before Linux 6.5 neither does its table of
+//! GIDs; but over iWARP a GID is the interface's hardware address.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub enum DeviceKind {
     Software,
     /// AWS EFA.
     Efa,
-    /// iWARP, which UCX refuses.
+    /// iWARP, eRDMA's too, which UCX refuses.
     Iwarp,
 }
 
@@ -282,6 +283,9 @@ impl Port {
             let kind = if is_infiniband { IPOIB } else { ETHERNET };
             interfaces = on_port(root, device, number, kind);
         }
+        if interfaces.is_empty() {
+            interfaces = by_hardware_address(root, &gids);
+        }
         Self {
             name: format!("{device}:{number}"),
             number,
@@ -366,6 +370,22 @@ fn partition_keys(root: &Root, folder: &str) -> Vec<String> {
     let keys = root.names(format!("{folder}/pkeys")).into_iter();
     let keys = keys.filter_map(|index| root.word(format!("{folder}/pkeys/{index}")));
     keys.filter(|key| key.chars().any(|c| !matches!(c, '0' | 'x'))).collect()
+}
+
+/// The interfaces whose hardware address a GID of iWARP is: its first six bytes, and nothing behind them.
+fn by_hardware_address(root: &Root, gids: &[Gid]) -> Vec<String> {
+    let address_of = |gid: &Gid| {
+        let digits: String = gid.gid.chars().filter(|c| *c != ':').collect();
+        let (address, rest) = digits.split_at_checked(12)?;
+        rest.chars().all(|c| c == '0').then(|| address.to_owned())
+    };
+    let known: Vec<String> = gids.iter().filter_map(address_of).collect();
+    let is_theirs = |name: &String| {
+        let address = root.word(format!("{INTERFACES}/{name}/address")).unwrap_or_default();
+        known.contains(&address.chars().filter(|c| *c != ':').collect::<String>())
+    };
+    // All of them are looked at only where there is something to find.
+    if known.is_empty() { Vec::new() } else { root.names(INTERFACES).into_iter().filter(is_theirs).collect() }
 }
 
 /// The interfaces of type `kind` on port `number` of the PCI device of `device`; children (`ib0.8001`) last.

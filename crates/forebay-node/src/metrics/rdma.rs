@@ -51,6 +51,12 @@ pub(super) fn of_cards(rdma: &Rdma, families: &mut Families) {
                 "Such reads that found something else, and asked the worker",
             )
             .add(of, card.one_sided_refused);
+        families
+            .counter(
+                "forebay_rdma_message_bytes_total",
+                "Payload that came in messages and was copied, as a client's card has no memory windows",
+            )
+            .add(of, card.bytes_in_messages);
     }
     if let Some(paths) = &rdma.paths {
         for (transport, traffic) in [("rdma", &paths.rdma), ("tcp", &paths.tcp)] {

@@ -132,10 +132,10 @@ impl Machine {
     /// The card with the address that the entry of its GID table is made of, if one is asked for.
     fn at_gid(&self, card: Card) -> anyhow::Result<Card> {
         let port = card.device.as_deref().and_then(|device| self.rdma.port(device));
-        let (Some(index), Some((_, port))) = (card.fabric.gid_index, port) else { return Ok(card) };
+        let (Some(index), Some((device, port))) = (card.fabric.gid_index, port) else { return Ok(card) };
         // UCX may still have what verbs have not.
         let refused = |(what, next): (String, String)| Fault::new(Exit::Failed, what, next);
-        let address = address_of_gid(port, index).map_err(refused)?;
+        let address = address_of_gid(device, port, index).map_err(refused)?;
         let Some((_, known)) = self.addresses.iter().find(|(_, known)| known.ip == address) else {
             let what = format!("no interface has the address {address} of entry {index} of {}", port.name);
             return Err(refused((what, "`ip addr` lists those that there are".to_owned())).into());
@@ -145,9 +145,7 @@ impl Machine {
 
     /// Every port that verbs can use: it is active, and one of its interfaces, which may be a VLAN's, has an address.
     fn active_cards(&self) -> impl Iterator<Item = Card> {
-        let is_for_verbs = |(device, port): &(&Device, &Port)| {
-            port.is_active() && matches!(device.kind, DeviceKind::Verbs | DeviceKind::Software)
-        };
+        let is_for_verbs = |(device, port): &(&Device, &Port)| port.is_active() && device.kind != DeviceKind::Efa;
         self.rdma.ports().filter(is_for_verbs).filter_map(|(device, port)| {
             let name = port.name.clone();
             let card = Card { device: Some(name.clone()), name, numa_node: device.numa_node, ..Card::default() };
@@ -156,14 +154,18 @@ impl Machine {
         })
     }
 
-    /// Those of them that bind memory windows, without which verbs are not used. If none does, all, and what is started says so.
+    /// Those of them that bind memory windows. If none does, all: over the others payload is copied, which nobody has asked for who has
+    /// better ones.
     fn fit_cards(&self) -> Vec<Card> {
         let verbs = VerbsDevice::of_this_machine(&self.rdma);
         divided(self.active_cards(), &verbs).map_or_else(
             |all| all,
             |(fit, unfit)| {
                 for card in unfit {
-                    info!(card = card.name, "verbs go without this card, which binds no memory windows of type 2");
+                    info!(
+                        card = card.name,
+                        "verbs go without this card, which binds no memory windows of type 2, as others do"
+                    );
                 }
                 fit
             },
@@ -324,6 +326,7 @@ impl Card {
             name,
             fabric: self.fabric,
             unacknowledged: config.rdma_unacknowledged(),
+            receive_buffers: config.network_rdma_data_receive_buffers,
             spin: config.network_rdma_data_spin,
             trace: trace.cloned(),
             given_up: given_up.clone(),
@@ -437,6 +440,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         refused,
         one_sided,
         one_sided_refused,
+        in_messages,
         ..
     } = io_thread.stats();
     serde_json::json!({
@@ -453,6 +457,7 @@ pub(super) fn report(io_thread: &dyn Driven) -> serde_json::Value {
         "refused_connections": refused,
         "one_sided_reads": one_sided,
         "one_sided_refused": one_sided_refused,
+        "bytes_in_messages": in_messages,
     })
 }
 

@@ -5,13 +5,14 @@ use forebay_config::{KEYS, Loaded, Origin};
 use tracing::warn;
 
 /// Keys of data that metadata goes by, too.
-const SHARED: [&str; 9] = [
+const SHARED: [&str; 10] = [
     "network.rdma.data.provider",
     "network.rdma.data.transports",
     "network.rdma.data.connect_timeout",
     "network.rdma.data.operation_timeout",
     "network.rdma.data.retry_duration",
     "network.rdma.data.spin",
+    "network.rdma.data.receive_buffers",
     "network.rdma.data.trace.enabled",
     "network.rdma.data.trace.print_interval",
     "network.rdma.data.enabled",

@@ -56,9 +56,6 @@ fn by_verbs(error: &VerbsError) -> Option<&'static str> {
             "install libibverbs and librdmacm (`apt-get install ibverbs-providers librdmacm1`, `dnf install libibverbs librdmacm`), \
              or set network.rdma.data.provider = \"ucx\""
         }
-        VerbsError::NoWindows { .. } => {
-            "set network.rdma.data.provider = \"ucx\", or name another card in network.rdma.data.network"
-        }
         VerbsError::NoDevice { .. } => "see that the card is there and its link up: `rdma link`",
         VerbsError::Register { .. } => {
             "let the process lock memory: `ulimit -l unlimited`, LimitMEMLOCK=infinity in its systemd unit"
@@ -82,10 +79,10 @@ mod tests {
         let address = "127.0.0.1:59999".parse().unwrap();
         let busy = RdmaError::Listen { address, waited: Duration::ZERO, reason: UcxError::PortBusy { address } };
         let option = UcxError::InvalidOption { key: "IB_SL".into(), value: "3".into() };
-        let windows = RdmaError::Verbs(VerbsError::NoWindows { device: "siw0".to_owned() });
+        let device = RdmaError::Verbs(VerbsError::NoDevice { name: "siw0".to_owned(), found: "none".to_owned() });
         let library = VerbsError::Library { library: "librdmacm.so.1", reason: "no such file".to_owned() };
         let cases = [
-            (anyhow::Error::new(windows).context("card siw0"), "provider = \"ucx\""),
+            (anyhow::Error::new(device).context("card siw0"), "`rdma link`"),
             (anyhow::Error::new(RdmaError::Verbs(library)), "librdmacm1"),
             (anyhow::Error::new(busy).context("network.rdma.data.port"), "network.rdma.data.port = 0"),
             (anyhow::Error::new(RdmaError::Ucx(option)).context("card mlx5_0:1"), "service_level"),

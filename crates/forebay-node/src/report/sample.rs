@@ -115,7 +115,7 @@ pub fn everything(scale: u64) -> Value {
             "workers": [{ "worker": "node1:29999", "data": [{ "rdma": true, "up": true }, { "rdma": false, "up": true }] }],
             "cards": [{
                 "card": "mlx5_1:1", "registered_bytes": 1, "bytes_received": 4096 * scale, "one_sided_reads": scale,
-                "one_sided_refused": scale,
+                "one_sided_refused": scale, "bytes_in_messages": 4096 * scale,
             }],
         },
         "window": {

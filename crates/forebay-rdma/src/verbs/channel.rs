@@ -4,10 +4,12 @@
 //! Messages leave in the order in which they were given. One that is longer than the peer's frames leaves in several, between which
 //! no other begins. What is written to the peer's memory is posted before a message's first frame, and the use of its key ends with
 //! the last one: a reliable connection keeps that order, so whoever has the last frame has all of the payload, and nobody writes
-//! to it after that.
+//! to it after that. Payload that goes in frames of its own (`payload.rs`) goes before the first frame of its message, too.
 
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -19,6 +21,7 @@ use smallvec::SmallVec;
 
 use crate::verbs::credits::Credits;
 use crate::verbs::frame::{FRAME_HEADER, FrameError, FrameHeader, Kind, MAX_INSIDE, Offer};
+use crate::verbs::payload::{Leaving, Piece};
 
 /// What is kept of the memory of a message that was looked at, for the next one.
 const MAX_SPARE: usize = 64 << 10;
@@ -34,6 +37,8 @@ pub(crate) struct Outgoing {
     pub(crate) payload: Spans,
     /// Payload that is written before it, and where.
     pub(crate) write: Option<(Spans, Remote)>,
+    /// Payload that goes before it, in frames of its own.
+    pub(crate) before: Option<Leaving>,
     /// The key whose use ends with it.
     pub(crate) invalidate: Option<u32>,
     /// Where the answer's payload may be written, and the window that lets it be.
@@ -51,6 +56,7 @@ impl Outgoing {
             body: Bytes::new(),
             payload: Spans::new(),
             write: None,
+            before: None,
             invalidate: None,
             offered: None,
             shows: None,
@@ -85,6 +91,13 @@ struct Queued {
     is_written: bool,
 }
 
+impl Queued {
+    /// The payload that is to go before it, as far as it has not gone.
+    fn before(&self) -> Option<&Leaving> {
+        self.message.before.as_ref().filter(|payload| !payload.is_gone())
+    }
+}
+
 /// A message that has come.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Incoming {
@@ -109,6 +122,8 @@ pub(crate) struct Channel {
     /// Bytes of a message that fit into a frame of the peer's.
     room: usize,
     queue: VecDeque<Queued>,
+    /// Frames that those make which wait.
+    frames: usize,
     /// How much of the first of them was sent.
     sent: usize,
     /// A message of which more is to come, and how long it will be.
@@ -126,6 +141,7 @@ impl Channel {
             credits: Credits::new(ours.credits, theirs.credits),
             room: (theirs.frame_length as usize).saturating_sub(FRAME_HEADER).max(1),
             queue: VecDeque::new(),
+            frames: 0,
             sent: 0,
             begun: None,
             spare: Vec::new(),
@@ -135,8 +151,11 @@ impl Channel {
 
     /// Has a message sent after those that wait.
     pub(crate) fn push(&mut self, message: Outgoing) {
-        let length = message.parts().map(<[u8]>::len).sum();
-        let is_written = message.write.is_some();
+        let length: usize = message.parts().map(<[u8]>::len).sum();
+        let is_written = message.write.is_some() || message.before.is_some();
+        let before = message.before.as_ref().map_or(0, |payload| payload.frames(self.room));
+        // What has nothing goes in a frame, too.
+        self.frames += before + length.div_ceil(self.room).max(1);
         self.queue.push_back(Queued { message, length, is_written });
     }
 
@@ -145,9 +164,17 @@ impl Channel {
         self.queue.len()
     }
 
+    /// Frames that they make.
+    pub(crate) fn frames_waiting(&self) -> usize {
+        self.frames
+    }
+
     /// What is to be posted now, if anything may be.
     pub(crate) fn next(&self) -> Option<Next> {
         match self.queue.front() {
+            Some(first) if self.credits.may_send() && first.before().is_some() => {
+                Some(Next::Frame { binds: false, spans: 0 })
+            }
             Some(first) if self.credits.may_send() => {
                 let (message, begins) = (&first.message, self.sent == 0);
                 let spans = message.write.as_ref().filter(|_| begins).map_or(0, |(spans, _)| spans.len());
@@ -162,6 +189,9 @@ impl Channel {
     pub(crate) fn begin(&mut self) -> Post {
         let waiting = self.queue.len();
         let (sent, room) = (self.sent, self.room);
+        if let Some(payload) = self.queue.front().and_then(Queued::before) {
+            return Post { signalled: payload.is_signalled(), ..Post::default() };
+        }
         let Some(Queued { message, length, .. }) = self.queue.front_mut() else { return Post::default() };
         let (begins, ends) = (sent == 0, *length - sent <= room);
         Post {
@@ -176,6 +206,10 @@ impl Channel {
 
     /// Writes the next frame of a message; its length.
     pub(crate) fn fill(&mut self, into: &mut [u8]) -> usize {
+        self.frames = self.frames.saturating_sub(1);
+        if self.queue.front().is_some_and(|first| first.before().is_some()) {
+            return self.fill_payload(into);
+        }
         let Some(Queued { message, length, is_written }) = self.queue.front() else { return 0 };
         let begins = self.sent == 0;
         let kind = if begins { message.kind } else { Kind::More };
@@ -191,6 +225,17 @@ impl Channel {
             self.sent = 0;
         }
         FRAME_HEADER + copied
+    }
+
+    /// Writes the next frame of the payload that goes before the next message; its length.
+    fn fill_payload(&mut self, into: &mut [u8]) -> usize {
+        let Some(payload) = self.queue.front_mut().and_then(|first| first.message.before.as_mut()) else { return 0 };
+        let (kind, credits) = (Kind::Payload, self.credits.send(true));
+        let header = FrameHeader { kind, is_written: false, credits, remote: payload.place() };
+        let (place, rest) = into.split_at_mut(FRAME_HEADER);
+        place.copy_from_slice(&header.encode());
+        let room = rest.len().min(self.room);
+        FRAME_HEADER + payload.copy(&mut rest[..room])
     }
 
     /// Writes a frame of credits alone; its length.
@@ -224,6 +269,9 @@ impl Channel {
             }
             (Kind::More, Some(begun)) if !piece.is_empty() => begun,
             (Kind::More, _) | (_, Some(_)) => return Err(FrameError::Order(header.kind as u8)),
+            // It is no message: where it belongs, its receiver knows ([`Channel::piece`]).
+            (Kind::Payload, None) if piece.is_empty() => return Err(FrameError::Length(0, 1)),
+            (Kind::Payload, None) => return Ok(None),
             (_, None) => {
                 let length = length_of(&header, piece)?;
                 (Incoming { header, bytes: std::mem::take(&mut self.spare) }, length)
@@ -239,6 +287,15 @@ impl Channel {
         }
         self.begun = Some((message, length));
         Ok(None)
+    }
+
+    /// The payload in a frame that was received just now, if that is what it carries.
+    pub(crate) fn piece<'a>(&self, frame: &'a [u8]) -> Option<Piece<'a>> {
+        if self.is_broken || frame.first() != Some(&(Kind::Payload as u8)) {
+            return None;
+        }
+        let (header, piece) = FrameHeader::decode(frame).ok()?;
+        Some(Piece::of(header.remote, piece))
     }
 
     /// A message was looked at: its memory is for the next one.
@@ -277,7 +334,7 @@ fn length_of(header: &FrameHeader, piece: &[u8]) -> Result<usize, FrameError> {
             let inside = within("payload that was not written", inside, MAX_INSIDE)?;
             Ok(HEADER_LEN + reply.body_len as usize + inside)
         }
-        Kind::Hello | Kind::Welcome | Kind::Credits | Kind::More => Ok(piece.len()),
+        Kind::Hello | Kind::Welcome | Kind::Credits | Kind::More | Kind::Payload => Ok(piece.len()),
         // In one frame, whatever is in it: who reads it sees.
         Kind::Opened | Kind::Forget | Kind::Forgotten => Ok(piece.len()),
     }
@@ -285,137 +342,4 @@ fn length_of(header: &FrameHeader, piece: &[u8]) -> Result<usize, FrameError> {
 
 fn within(what: &'static str, length: u32, limit: u32) -> Result<usize, WireError> {
     if length <= limit { Ok(length as usize) } else { Err(WireError::Length { what, length, limit }) }
-}
-
-#[cfg(test)]
-mod tests {
-    use forebay_transport::{Op, Provenance, Request};
-    use std::time::Duration;
-
-    use super::*;
-
-    const OFFER: Offer = Offer { credits: 4, frame_length: 256, client_id: None, one_sided: false, mtu: None };
-
-    fn request(body: usize) -> (Outgoing, Vec<u8>) {
-        let body = Bytes::from((0..body).map(|at| at as u8).collect::<Vec<_>>());
-        let request = Request::on_path(Op::Stat, body.clone(), Duration::ZERO);
-        let head = RequestHeader::of(1, &request).encode();
-        let whole = [&head[..], &body].concat();
-        (Outgoing { body, ..Outgoing::new(Kind::Request, &head) }, whole)
-    }
-
-    fn next_frame(channel: &mut Channel) -> Option<(Vec<u8>, Post)> {
-        let mut frame = vec![0; OFFER.frame_length as usize];
-        let (post, length) = match channel.next()? {
-            Next::Credits => (Post::default(), channel.fill_credits(&mut frame)),
-            Next::Frame { .. } => (channel.begin(), channel.fill(&mut frame)),
-        };
-        frame.truncate(length);
-        Some((frame, post))
-    }
-
-    #[test]
-    fn a_message_that_is_longer_than_a_frame_arrives_whole_as_far_as_credits_let_it() {
-        let (mut from, mut to) = (Channel::new(&OFFER, &OFFER), Channel::new(&OFFER, &OFFER));
-        let (message, whole) = request(3000);
-        from.push(message);
-        let mut arrived = None;
-        let mut frames = 0;
-        while arrived.is_none() {
-            while let Some((frame, _)) = next_frame(&mut from) {
-                frames += 1;
-                assert_eq!(arrived, None, "nothing comes after the end");
-                arrived = to.received(&frame).unwrap();
-                to.receives_again(takes_credit(&frame));
-            }
-            if let Some((credits, _)) = next_frame(&mut to) {
-                assert_eq!(from.received(&credits), Ok(None));
-            }
-        }
-        assert_eq!(arrived.unwrap().bytes, whole);
-        assert_eq!((frames, from.waiting()), (whole.len().div_ceil(256 - FRAME_HEADER), 0));
-    }
-
-    #[test]
-    fn what_is_written_goes_before_the_first_frame_and_its_key_ends_with_the_last() {
-        let mut from = Channel::new(&OFFER, &OFFER);
-        let (message, _) = request(300);
-        let remote = Remote { address: 5, key: 7 };
-        from.push(Outgoing {
-            write: Some((Spans::new(), remote)),
-            invalidate: Some(7),
-            offered: Some((remote, 3)),
-            ..message
-        });
-        let (first, post) = next_frame(&mut from).unwrap();
-        assert_eq!(FrameHeader::decode(&first).unwrap().0.window(), Some(remote));
-        assert_eq!((post.bind, post.write.map(|(_, to)| to), post.invalidate), (Some(3), Some(remote), None));
-        let (last, post) = next_frame(&mut from).unwrap();
-        assert_eq!(FrameHeader::decode(&last).unwrap().0.window(), None);
-        assert_eq!((post.bind, post.write.map(|(_, to)| to), post.invalidate), (None, None, Some(7)));
-        assert!(post.signalled && next_frame(&mut from).is_none());
-    }
-
-    #[test]
-    fn frames_that_come_where_they_may_not_are_noticed() {
-        let frame = |kind: Kind, bytes: &[u8]| {
-            let header = FrameHeader { kind, is_written: false, credits: 0, remote: Remote::default() };
-            [&header.encode()[..], bytes].concat()
-        };
-        let (_, whole) = request(300);
-        let received = |frames: &[Vec<u8>]| {
-            let mut channel = Channel::new(&Offer { credits: 16, ..OFFER }, &OFFER);
-            let (last, before) = frames.split_last().unwrap();
-            before.iter().for_each(|frame| assert_eq!(channel.received(frame), Ok(None)));
-            channel.received(last)
-        };
-        let begin = || frame(Kind::Request, &whole[..100]);
-        assert_eq!(received(&[frame(Kind::More, &[1])]), Err(FrameError::Order(Kind::More as u8)));
-        assert_eq!(received(&[begin(), frame(Kind::More, &[])]), Err(FrameError::Order(Kind::More as u8)));
-        assert_eq!(received(&[begin(), begin()]), Err(FrameError::Order(Kind::Request as u8)));
-        assert_eq!(received(&[frame(Kind::Request, &whole[..63])]), Err(FrameError::Length(63, HEADER_LEN)));
-        let longer = [&whole[100..], &[0]].concat();
-        assert_eq!(received(&[begin(), frame(Kind::More, &longer)]), Err(FrameError::Length(265, 264)));
-        assert!(received(&[begin(), frame(Kind::More, &whole[100..])]).is_ok_and(|message| message.is_some()));
-        let mut damaged = whole.clone();
-        damaged[20] ^= 1;
-        assert!(matches!(received(&[frame(Kind::Request, &damaged)]), Err(FrameError::Wire(WireError::Checksum))));
-    }
-
-    #[test]
-    fn who_sends_without_credits_gets_none_for_it() {
-        let mut channel = Channel::new(&OFFER, &OFFER);
-        let header = FrameHeader { kind: Kind::Hello, is_written: false, credits: 0, remote: Remote::default() };
-        let frame = header.encode();
-        let mut received = || {
-            let message = channel.received(&frame);
-            channel.receives_again(takes_credit(&frame));
-            message
-        };
-        (0..OFFER.credits).for_each(|_| assert!(received().is_ok_and(|message| message.is_some())));
-        assert_eq!(received(), Err(FrameError::Overrun));
-        (0..u32::from(u16::MAX) + 1).for_each(|_| assert_eq!(received(), Ok(None)));
-        let (credits, _) = next_frame(&mut channel).unwrap();
-        assert_eq!(FrameHeader::decode(&credits).unwrap().0.credits, OFFER.credits, "those that it had");
-        assert!(next_frame(&mut channel).is_none());
-        let mut short = Channel::new(&OFFER, &OFFER);
-        assert_eq!(short.received(&[]), Err(FrameError::Short(0)));
-        short.receives_again(takes_credit(&[]));
-        assert!(next_frame(&mut short).is_none(), "it took no credit that could be counted");
-    }
-
-    #[test]
-    fn nobody_makes_us_keep_more_than_the_limits() {
-        let mut channel = Channel::new(&OFFER, &OFFER);
-        let reply = ReplyHeader {
-            id: 1,
-            failure: None,
-            body_len: 0,
-            payload_len: MAX_INSIDE + 1,
-            provenance: Provenance::default(),
-        };
-        let header = FrameHeader { kind: Kind::Reply, is_written: false, credits: 0, remote: Remote::default() };
-        let frame = [&header.encode()[..], &reply.encode()].concat();
-        assert!(matches!(channel.received(&frame), Err(FrameError::Wire(WireError::Length { .. }))));
-    }
 }

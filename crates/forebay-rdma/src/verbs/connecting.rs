@@ -12,7 +12,7 @@ use crate::verbs::channel::Channel;
 use crate::verbs::core::Core;
 use crate::verbs::frame::{OFFER_LEN, Offer};
 use crate::verbs::links::Link;
-use crate::verbs::options::End;
+use crate::verbs::options::{End, OF_SERVER};
 
 /// Forgets an id that does not become a connection.
 struct Forget<'a> {
@@ -53,9 +53,9 @@ pub(crate) async fn connect(
     id.resolve_route(within).map_err(words)?;
     next(&mut events, EventKind::RouteResolved).await?;
     // How long the server's frames are is known with its answer. Longer ones than ours are not made use of.
-    let assumed = End::Server.offer();
+    let assumed = OF_SERVER;
     let reading = if offer.one_sided { Reading::Ours } else { Reading::None };
-    let options = End::Client.queue_pair(&assumed, reading);
+    let options = End::Client.queue_pair(&offer, &assumed, reading);
     let shared;
     let queues = match own {
         Some(own) => own,
@@ -72,6 +72,12 @@ pub(crate) async fn connect(
     let answered = if path.is_chosen() { EventKind::Accepted } else { EventKind::Established };
     let answer = next(&mut events, answered).await?;
     let theirs = Offer::decode(&answer.private_data)?;
+    if offer.in_messages && !theirs.in_messages {
+        let device = core.registration.domain().device().name();
+        return Err(format!(
+            "the worker's release sends payload through memory windows alone, and {device} has none; run the same release on both sides"
+        ));
+    }
     if path.is_chosen() {
         if theirs.mtu != offer.mtu {
             tracing::warn!(%address, mtu = offer.mtu, "the worker sends packets as large as the way takes, so we do, too");

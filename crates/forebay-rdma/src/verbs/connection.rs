@@ -4,6 +4,9 @@
 //! ended the use of its key. So a caller that leaves leaves its buffer; nobody else has it until then, or until the connection was
 //! drained. What it knows the place of it reads by itself (`reader.rs`), and asks for it if it finds something else there.
 //! Payload up to 4 KiB comes with the answer, and is copied; what there is no window for waits for one.
+//!
+//! On a card without windows payload comes before its answer, in messages, each of which is copied as it comes (`payload.rs`). What comes
+//! of a call whose caller has left is dropped, and its buffer is free at once: no card writes there.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,10 +30,10 @@ use crate::options::ClientOptions;
 use crate::verbs::channel::{Channel, Incoming, Outgoing};
 use crate::verbs::connecting::connect;
 use crate::verbs::core::Core;
-use crate::verbs::exchange::{Answered, outgoing};
+use crate::verbs::exchange::{Answered, land, outgoing};
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
-use crate::verbs::options::End;
+use crate::verbs::payload::Piece;
 use crate::verbs::reader::{Reader, UnderWay};
 use crate::wire::{self, Received};
 
@@ -41,6 +44,8 @@ pub(crate) struct Connection {
     gauges: Arc<Gauges>,
     /// Calls that wait for a window.
     waiting: RefCell<VecDeque<(Request, Call)>>,
+    /// Payload comes in messages.
+    in_messages: bool,
     /// What reads the worker's memory. `None`: the worker does not let us, or it is not wanted.
     reader: Option<Reader>,
 }
@@ -72,8 +77,9 @@ impl Connection {
             None => None,
         };
         let client_id = pass.map(|_| core.client_id);
-        let one_sided = options.one_sided && core.registration.domain().device().reads_safely();
-        let offer = Offer { client_id, one_sided, ..End::Client.offer() };
+        let ours = if own.is_some() { core.fabric.lone() } else { core.fabric.client() };
+        let can_read = !ours.in_messages && core.registration.domain().device().reads_safely();
+        let offer = Offer { client_id, one_sided: options.one_sided && can_read, ..ours };
         let link = connect(core, own, address, options.bind, offer, options.connect_timeout).await;
         let (link, reads) = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
         let mut greeting = Greeting(Some(Rc::clone(&link)));
@@ -90,7 +96,8 @@ impl Connection {
     /// A connection of the I/O thread's, which hears of what comes over `link`. It is to be counted.
     pub(super) fn over(core: &Core, link: Rc<Link>, state: LinkState, reader: Option<Reader>) -> Rc<Self> {
         let (gauges, waiting) = (Arc::clone(&core.gauges), RefCell::default());
-        let connection = Rc::new(Self { state, link, gauges, waiting, reader });
+        let in_messages = core.fabric.client().in_messages;
+        let connection = Rc::new(Self { state, link, gauges, waiting, in_messages, reader });
         let receiver: Weak<Self> = Rc::downgrade(&connection);
         connection.link.set_receiver(receiver);
         connection
@@ -141,7 +148,7 @@ impl Connection {
 
     /// Sends a request, unless it needs a window that is not free.
     fn ask(&self, request: Request, mut call: Call) -> Option<(Request, Call)> {
-        let wants_window = request.op.brings_payload() && request.length > MAX_INSIDE;
+        let wants_window = !self.in_messages && request.op.brings_payload() && request.length > MAX_INSIDE;
         if wants_window && !self.link.with_pair(|pair| pair.has_window()).unwrap_or(true) {
             return Some((request, call));
         }
@@ -221,7 +228,8 @@ impl Connection {
             reader.answered(header.id, &message.bytes, Instant::now())?;
         }
         let call = state.answered(&header)?;
-        let answered = Answered { header, body, inside, is_written: message.header.is_written };
+        let (is_written, in_messages) = (message.header.is_written, self.in_messages);
+        let answered = Answered { header, body, inside, is_written, in_messages };
         answered.end(call, &state.peer, |window| self.link.take_back(window, receive))?;
         self.begin_waiting();
         Ok(())
@@ -312,6 +320,13 @@ impl Receiver for Connection {
         }
     }
 
+    fn piece(&self, piece: Piece<'_>) -> Result<(), String> {
+        self.state.heard.set(Instant::now());
+        // There is no call before it has greeted.
+        let mut calls = self.state.calls.borrow_mut();
+        land(self.in_messages, calls.call_mut(piece.call), &piece, &self.gauges)
+    }
+
     fn has_read(&self, done: ReadDone) {
         if let Some(reader) = &self.reader {
             self.has_read_alone(reader, done);
@@ -337,8 +352,12 @@ impl ClientLink for Connection {
         options: &ClientOptions,
     ) -> Result<Rc<Self>, LinkError> {
         let connection = Self::greet_on(core, None, peer, address, options).await?;
-        let card = core.registration.domain().device().name();
-        tracing::info!(peer = &**peer, card, "RDMA client connected by verbs");
+        tracing::info!(
+            peer = &**peer,
+            card = core.registration.domain().device().name(),
+            payload = if connection.in_messages { "in messages" } else { "through memory windows" },
+            "RDMA client connected by verbs"
+        );
         Ok(connection)
     }
 

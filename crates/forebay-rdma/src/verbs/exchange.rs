@@ -1,5 +1,7 @@
 //! A request and its answer over verbs, whoever receives: the I/O thread, or the thread that asks.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use forebay_identity::Pass;
 use forebay_memory::SpanMut;
@@ -8,8 +10,10 @@ use forebay_transport::{CallError, LinkError, Reply, Request};
 use forebay_verbs::Remote;
 
 use crate::client_link::{Call, landed};
+use crate::gauges::Gauges;
 use crate::verbs::channel::Outgoing;
 use crate::verbs::frame::Kind;
+use crate::verbs::payload::{PayloadError, Piece, check_reply, place_of};
 
 /// The message of a request that goes by the number `id`, with the window through which its answer's payload may be written.
 pub(super) fn outgoing(id: u64, request: &Request, offered: Option<(Remote, usize)>, pass: Option<&Pass>) -> Outgoing {
@@ -24,14 +28,43 @@ pub(super) fn outgoing(id: u64, request: &Request, offered: Option<(Remote, usiz
     Outgoing { body, offered, ..Outgoing::new(Kind::Request, &header) }
 }
 
+/// Copies a piece of payload that has come by itself to where it belongs in the buffer of its `call`, if there is that one. What comes
+/// for a caller that has left is dropped.
+///
+/// # Errors
+/// How it breaks the protocol.
+pub(super) fn land(
+    in_messages: bool,
+    call: Option<&mut Call>,
+    piece: &Piece<'_>,
+    gauges: &Gauges,
+) -> Result<(), String> {
+    if !in_messages {
+        return Err("payload comes in a message, which is to be written to its place".to_owned());
+    }
+    let call = call.ok_or_else(|| PayloadError::Call(piece.call).to_string())?;
+    let place = place_of(piece, call.came, call.limit).map_err(|error| error.to_string())?;
+    call.came += piece.bytes.len() as u32;
+    if !call.has_caller() {
+        call.into = None;
+    }
+    if let Some(room) = call.into.as_mut().and_then(|into| into.get_mut(place)) {
+        room.copy_from_slice(piece.bytes);
+        gauges.in_messages.fetch_add(piece.bytes.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
 /// What an answer says.
 pub(super) struct Answered<'a> {
     pub(super) header: ReplyHeader,
     pub(super) body: Bytes,
     /// The payload that came with it.
     pub(super) inside: &'a [u8],
-    /// The payload was written to the caller's buffer.
+    /// The payload was written to the caller's buffer, or went before.
     pub(super) is_written: bool,
+    /// Payload comes in messages over this connection.
+    pub(super) in_messages: bool,
 }
 
 impl Answered<'_> {
@@ -45,7 +78,7 @@ impl Answered<'_> {
         peer: &str,
         take_back: impl FnOnce(usize) -> Option<SpanMut>,
     ) -> Result<(), String> {
-        let Self { header, body, inside, is_written } = self;
+        let Self { header, body, inside, is_written, in_messages } = self;
         let breaks = |call: Call, reason: &str| {
             let (peer, told) = (peer.to_owned(), reason.to_owned());
             call.end(Err(LinkError::Protocol { peer, reason: told }.into()));
@@ -59,7 +92,15 @@ impl Answered<'_> {
                 None => return breaks(call, "an answer leaves its payload's key in use"),
             },
         };
-        if is_written && call.window.is_none() {
+        let length = header.payload_len as usize;
+        if in_messages {
+            let said = if is_written { header.payload_len } else { 0 };
+            if let Err(error) = check_reply(said, call.came) {
+                drop(into);
+                return breaks(call, &error.to_string());
+            }
+        } else if is_written && call.window.is_none() {
+            drop(into);
             return breaks(call, "a payload was written where nobody offered a place for it");
         }
         if let Some(failure) = header.failure(&body) {
@@ -67,7 +108,6 @@ impl Answered<'_> {
             call.end(Err(CallError::Service(failure)));
             return Ok(());
         }
-        let length = header.payload_len as usize;
         if !is_written && let Some(room) = into.as_mut().and_then(|into| into.get_mut(..length)) {
             room.copy_from_slice(inside);
         }
@@ -92,13 +132,13 @@ mod tests {
     fn call(into: Option<SpanMut>, window: Option<usize>) -> (Call, Receiver) {
         let (answer, answered) = oneshot::channel();
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        (Call { into, window, limit: 100, answer, timing: None, _permit: permit }, answered)
+        (Call { into, window, came: 0, limit: 100, answer, timing: None, _permit: permit }, answered)
     }
 
     fn answer(inside: &[u8], payload_len: u32, is_written: bool) -> Answered<'_> {
         let provenance = Provenance::default();
         let header = ReplyHeader { id: 1, failure: None, body_len: 0, payload_len, provenance };
-        Answered { header, body: Bytes::new(), inside, is_written }
+        Answered { header, body: Bytes::new(), inside, is_written, in_messages: false }
     }
 
     fn buffer(pool: &Pool, byte: u8) -> SpanMut {
@@ -147,6 +187,49 @@ mod tests {
             assert!(matches!(&result, Err(CallError::Link(LinkError::Protocol { .. }))), "{result:?}");
         }
         assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn payload_in_messages_lands_in_order_and_its_reply_says_how_much_there_was() {
+        let (pool, gauges) = (pool(), Gauges::default());
+        let piece = |call, offset, bytes| Piece { call, offset, bytes };
+        let (mut asked, answered) = call(Some(buffer(&pool, 1)), None);
+        land(true, Some(&mut asked), &piece(1, 0, &[7; 40]), &gauges).unwrap();
+        land(true, Some(&mut asked), &piece(1, 40, &[8; 60]), &gauges).unwrap();
+        let said = Answered { in_messages: true, ..answer(&[], 100, true) };
+        said.end(asked, "peer", |_| None).unwrap();
+        assert_eq!(payload(answered), [[7_u8; 40].as_slice(), &[8; 60]].concat());
+        assert_eq!(gauges.in_messages.load(Ordering::Relaxed), 100);
+        // Of a caller that has left nothing is kept, and its buffer is free.
+        let (mut asked, answered) = call(Some(buffer(&pool, 1)), None);
+        drop(answered);
+        land(true, Some(&mut asked), &piece(1, 0, &[7; 40]), &gauges).unwrap();
+        assert_eq!((pool.used(), asked.came), (0, 40));
+        Answered { in_messages: true, ..answer(&[], 40, true) }.end(asked, "peer", |_| None).unwrap();
+        assert_eq!(gauges.in_messages.load(Ordering::Relaxed), 100);
+    }
+
+    #[test]
+    fn payload_that_nobody_asked_for_or_in_another_order_or_another_amount_breaks_the_protocol() {
+        let (pool, gauges) = (pool(), Gauges::default());
+        let piece = |offset, bytes| Piece { call: 1, offset, bytes };
+        let (mut asked, mut answered) = call(Some(buffer(&pool, 1)), None);
+        assert!(land(true, None, &piece(0, &[7; 40]), &gauges).is_err());
+        assert!(land(false, Some(&mut asked), &piece(0, &[7; 40]), &gauges).is_err());
+        assert!(land(true, Some(&mut asked), &piece(1, &[7; 40]), &gauges).is_err());
+        assert!(land(true, Some(&mut asked), &piece(0, &[7; 101]), &gauges).is_err());
+        assert_eq!(asked.came, 0);
+        land(true, Some(&mut asked), &piece(0, &[7; 40]), &gauges).unwrap();
+        let said = Answered { in_messages: true, ..answer(&[], 41, true) };
+        assert!(said.end(asked, "peer", |_| None).is_err());
+        let result = answered.try_recv().unwrap();
+        assert!(matches!(&result, Err(CallError::Link(LinkError::Protocol { .. }))), "{result:?}");
+        assert_eq!(pool.used(), 0);
+        // What says that nothing went before, when something did.
+        let (mut asked, _answered) = call(Some(buffer(&pool, 1)), None);
+        land(true, Some(&mut asked), &piece(0, &[7; 40]), &gauges).unwrap();
+        let inside = Answered { in_messages: true, ..answer(&[7; 3], 3, false) };
+        assert!(inside.end(asked, "peer", |_| None).is_err());
     }
 
     #[test]

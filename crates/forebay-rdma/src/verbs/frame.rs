@@ -10,11 +10,13 @@
 //! body, and its payload unless that was written. Its first frame has the whole header, which says how long the message is; the others
 //! are of kind [`Kind::More`]. Frames of messages take a credit each, those of credits alone none; any frame returns some.
 //!
-//! Of a request, key and address say where its payload may be written to; a key of 0 is none. Of a reply, the flag says that it was.
+//! Of a request, key and address say where its payload may be written to; a key of 0 is none. Of a reply, the flag says that it was, or
+//! that it went before: of payload in frames of its own (`payload.rs`), address and key say of which call it is, and where it begins.
 //!
 //! An offer is what both ends tell rdma_cm: how many frames they take, how long, and what else they know (features: 1 is one-sided
-//! reads; then a byte for the largest packet that a client wants, as verbs number them, which a server repeats that does so; what a peer
-//! does not know it takes for nothing). InfiniBand leaves 56 bytes for it, and hands out zeros behind it.
+//! reads, 2 is payload in messages; then a byte for the largest packet that a client wants, as verbs number them, which a server
+//! repeats that does so; what a peer does not know it takes for nothing). InfiniBand leaves 56 bytes for it, and hands out zeros behind
+//! it; iWARP leaves more.
 
 use std::num::NonZeroU64;
 
@@ -34,15 +36,17 @@ const MIN_FRAME: u32 = 256;
 /// The longest.
 const MAX_FRAME: u32 = 64 << 10;
 /// The most frames.
-const MAX_CREDITS: u16 = 1024;
+pub(crate) const MAX_CREDITS: u16 = 1024;
 /// What both sides must speak. Raised when this layout changes, or what it means.
 const VERSION: u16 = 1;
 
 const MAGIC: [u8; 4] = *b"FBVB";
-/// The payload was written.
+/// The payload was written, or went before.
 const WRITTEN: u8 = 1;
 /// The feature of an offer: its sender reads the peer's memory by itself, or lets the peer do that.
 const ONE_SIDED: u8 = 1;
+/// Another: its sender wants payload in messages, or sends it so.
+const IN_MESSAGES: u8 = 2;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +70,14 @@ pub(crate) enum Kind {
     Forget = 8,
     /// The client has forgotten, and reads nothing.
     Forgotten = 9,
+    /// A piece of the payload of a reply that follows, where the client's card has no memory windows.
+    Payload = 10,
 }
 
 impl Kind {
     fn from_wire(number: u8) -> Option<Self> {
         use Kind::*;
-        [Hello, Request, Reply, Welcome, Credits, More, Opened, Forget, Forgotten]
+        [Hello, Request, Reply, Welcome, Credits, More, Opened, Forget, Forgotten, Payload]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -154,6 +160,8 @@ pub(crate) struct Offer {
     pub(crate) client_id: Option<NonZeroU64>,
     /// Of a client: it reads the worker's memory by itself. Of a worker: it lets clients do so.
     pub(crate) one_sided: bool,
+    /// Of a client: its card has no memory windows, so payload has to come in messages. Of a worker: it does.
+    pub(crate) in_messages: bool,
     /// Bytes of the largest packet. Of a client: it wants no larger ones. Of a worker: there will be none.
     pub(crate) mtu: Option<u16>,
 }
@@ -165,7 +173,7 @@ impl Offer {
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
         bytes[6..8].copy_from_slice(&self.credits.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.frame_length.to_le_bytes());
-        bytes[12] = if self.one_sided { ONE_SIDED } else { 0 };
+        bytes[12] = if self.one_sided { ONE_SIDED } else { 0 } | if self.in_messages { IN_MESSAGES } else { 0 };
         bytes[13] = self.mtu.map_or(0, mtu_number);
         bytes[16..].copy_from_slice(&self.client_id.map_or(0, NonZeroU64::get).to_le_bytes());
         bytes
@@ -193,8 +201,8 @@ impl Offer {
             return Err(format!("it takes {credits} frames of {frame_length} bytes, which makes no sense"));
         }
         let client_id = NonZeroU64::new(u64::from_le_bytes(client_id));
-        let one_sided = features & ONE_SIDED != 0;
-        Ok(Self { credits, frame_length, client_id, one_sided, mtu: mtu_bytes(mtu) })
+        let (one_sided, in_messages) = (features & ONE_SIDED != 0, features & IN_MESSAGES != 0);
+        Ok(Self { credits, frame_length, client_id, one_sided, in_messages, mtu: mtu_bytes(mtu) })
     }
 }
 
@@ -235,16 +243,28 @@ mod tests {
     use forebay_types::MAX_BLOCK_SIZE;
     use proptest::prelude::*;
 
-    const OFFER: Offer =
-        Offer { credits: 32, frame_length: 1024, client_id: NonZeroU64::new(7), one_sided: true, mtu: Some(2048) };
+    const OFFER: Offer = Offer {
+        credits: 32,
+        frame_length: 1024,
+        client_id: NonZeroU64::new(7),
+        one_sided: true,
+        in_messages: false,
+        mtu: Some(2048),
+    };
 
     #[test]
     fn an_offer_comes_back_as_it_went_whatever_zeros_follow() {
         let mut bytes = OFFER.encode().to_vec();
         bytes.resize(56, 0);
         assert_eq!(Offer::decode(&bytes), Ok(OFFER));
-        let unadmitted = Offer { client_id: None, one_sided: false, mtu: None, ..OFFER };
+        let unadmitted = Offer { client_id: None, one_sided: false, in_messages: true, mtu: None, ..OFFER };
         assert_eq!(Offer::decode(&unadmitted.encode()), Ok(unadmitted));
+        let unknown = {
+            let mut bytes = unadmitted.encode();
+            bytes[12] |= 0xfc;
+            bytes
+        };
+        assert_eq!(Offer::decode(&unknown), Ok(unadmitted), "what a later release knows is nothing to this one");
     }
 
     #[test]
@@ -276,7 +296,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_comes_back_as_it_went(
-            kind in 1u8..=9,
+            kind in 1u8..=10,
             is_written in any::<bool>(),
             credits in any::<u16>(),
             (address, key) in any::<(u64, u32)>(),

@@ -1,22 +1,37 @@
 //! What a fuzzer feeds to the readers of frames, of offers and of hellos over verbs, and to one end of a connection, whose peer is
-//! anybody.
+//! anybody. And to a client whose payload comes in messages.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use bytes::Bytes;
+use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_transport::wire::{HEADER_LEN, Hello, MAX_REPLY_BODY, MAX_REQUEST_BODY};
+use forebay_types::ByteSize;
 use forebay_verbs::{Post, Remote};
 
 use crate::verbs::channel::{Channel, Incoming, Next, Outgoing, takes_credit};
 use crate::verbs::connection::parts;
 use crate::verbs::frame::{FrameError, FrameHeader, Kind, MAX_INSIDE, Offer, VERBS_HELLO_LEN, check_hello, hello};
+use crate::verbs::payload::{Leaving, PayloadError, Piece, check_reply, place_of};
 use crate::wire::{self, Received};
 
 /// The longest frames of a peer here.
 const MAX_FRAME: usize = 64 << 10;
 /// Messages that wait, at most.
 const MAX_WAITING: usize = 16;
+/// The longest payload here.
+const MAX_PAYLOAD: usize = 64 << 10;
+/// What the memory of a call is filled with, and what is around it.
+const UNTOUCHED: u8 = 0xee;
+
+thread_local! {
+    /// Where payload that is sent lies.
+    static POOL: Pool = {
+        let options = PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(8)) };
+        Pool::new(options).unwrap_or_else(|error| unreachable!("{error}"))
+    };
+}
 
 /// A frame comes by itself.
 ///
@@ -42,9 +57,10 @@ pub fn offer(bytes: &[u8]) {
         Ok(offer) => {
             assert!((2..=1024).contains(&offer.credits) && (256..=64 << 10).contains(&offer.frame_length));
             assert_eq!(offer.client_id.map(NonZeroU64::get), Some(u64_at(bytes, 16)).filter(|id| *id != 0));
-            // Four bytes of it mean nothing.
+            // Four bytes of it mean nothing, or little.
             let (encoded, said) = (offer.encode(), &bytes[..offer.encode().len()]);
             assert_eq!((&encoded[..12], &encoded[16..]), (&said[..12], &said[16..]));
+            assert_eq!((offer.one_sided, offer.in_messages), (said[12] & 1 != 0, said[12] & 2 != 0));
         }
         Err(reason) => assert!(!reason.contains(char::is_control), "{reason:?}"),
     }
@@ -76,6 +92,11 @@ pub enum Step<'a> {
         /// The key of a window, in it or ended by it; 0 for none.
         key: u32,
     },
+    /// An answer is to be sent, with so many bytes of payload before it, in frames of their own.
+    Answer {
+        /// How many.
+        payload: usize,
+    },
     /// The card has room for so many frames.
     Post(usize),
 }
@@ -91,6 +112,7 @@ pub fn connection(ours: (u16, u32), theirs: (u16, u32), steps: &[Step<'_>]) {
         frame_length: frame_length.clamp(256, MAX_FRAME as u32),
         client_id: None,
         one_sided: false,
+        in_messages: false,
         mtu: None,
     };
     let (ours, theirs) = (offer(ours), offer(theirs));
@@ -104,6 +126,7 @@ pub fn connection(ours: (u16, u32), theirs: (u16, u32), steps: &[Step<'_>]) {
         coming: None,
         going: VecDeque::new(),
         gone: 0,
+        poured: 0,
         sent: 0,
         is_broken: false,
     };
@@ -111,14 +134,48 @@ pub fn connection(ours: (u16, u32), theirs: (u16, u32), steps: &[Step<'_>]) {
         match *step {
             Step::Receive(frame) => end.receive(&frame[..frame.len().min(ours.frame_length as usize)]),
             Step::Send { body, key } => end.send(body, key),
+            Step::Answer { payload } => end.answer(payload.min(MAX_PAYLOAD)),
             Step::Post(room) => end.post(room),
         }
     }
 }
 
-/// A message on its way, and the key that goes with it.
+/// A peer sends these frames to a client that has one call, number 7, which takes so many bytes, and then says that they were `said`.
+///
+/// # Panics
+/// When a byte lands anywhere but behind those before it, or beyond what was asked for; when a reply is taken that says another number.
+pub fn payload(limit: u16, frames: &[&[u8]], said: u32) {
+    const CALL: u64 = 7;
+    const AROUND: usize = 64;
+    let limit = u32::from(limit);
+    let (mut memory, mut came, mut whole) = (vec![UNTOUCHED; limit as usize + AROUND], 0, Vec::new());
+    for frame in frames {
+        let Ok((FrameHeader { kind: Kind::Payload, remote, .. }, bytes)) = FrameHeader::decode(frame) else { continue };
+        let piece = Piece::of(remote, bytes);
+        if piece.call != CALL {
+            continue;
+        }
+        match place_of(&piece, came, limit) {
+            Ok(place) => {
+                assert_eq!((place.start, place.len()), (whole.len(), bytes.len()));
+                memory[place].copy_from_slice(bytes);
+                whole.extend_from_slice(bytes);
+                came += bytes.len() as u32;
+            }
+            Err(PayloadError::Order { offset, .. }) => assert_ne!(offset as usize, whole.len()),
+            Err(PayloadError::Limit { .. }) => assert!(whole.len() + bytes.len() > limit as usize),
+            Err(error @ (PayloadError::Call(_) | PayloadError::Reply { .. })) => unreachable!("{error}"),
+        }
+    }
+    assert!(memory.starts_with(&whole) && memory[whole.len()..].iter().all(|byte| *byte == UNTOUCHED));
+    assert_eq!(check_reply(said, came).is_ok(), said as usize == whole.len());
+}
+
+/// A message on its way, the payload that goes before it, and the key that goes with it.
 struct Going {
+    kind: Kind,
     bytes: Vec<u8>,
+    before: Vec<u8>,
     key: u32,
 }
 
@@ -135,8 +192,9 @@ struct End {
     /// What has come of a message.
     coming: Option<(FrameHeader, Vec<u8>)>,
     going: VecDeque<Going>,
-    /// Bytes of the first of them that have gone.
+    /// Bytes of the first of them that have gone, and of the payload before it.
     gone: usize,
+    poured: usize,
     /// Messages that were to be sent, ever.
     sent: u8,
     is_broken: bool,
@@ -169,6 +227,11 @@ impl End {
         if header.kind == Kind::Credits {
             return assert!(message.is_none() && piece.is_empty() && header.credits > 0);
         }
+        if header.kind == Kind::Payload {
+            assert!(message.is_none() && self.coming.is_none() && !piece.is_empty());
+            return assert_eq!(self.channel.piece(frame), Some(Piece::of(header.remote, piece)));
+        }
+        assert_eq!(self.channel.piece(frame), None);
         match &mut self.coming {
             Some((_, bytes)) => {
                 assert_eq!(header.kind, Kind::More);
@@ -200,7 +263,23 @@ impl End {
             ..Outgoing::new(Kind::Request, &head)
         };
         self.channel.push(message);
-        self.going.push_back(Going { bytes: [&head[..], &body].concat(), key });
+        let bytes = [&head[..], &body].concat();
+        self.going.push_back(Going { kind: Kind::Request, bytes, before: Vec::new(), key });
+    }
+
+    fn answer(&mut self, payload: usize) {
+        let span = POOL.with(|pool| pool.try_alloc(payload.max(1)));
+        let Some(mut span) = span.filter(|_| self.going.len() < MAX_WAITING) else { return };
+        self.sent = self.sent.wrapping_add(1);
+        span.fill(self.sent);
+        // In two pieces of memory, of which one may be empty.
+        let whole = span.freeze();
+        let (first, rest) = (whole.slice(0..payload / 3), whole.slice(payload / 3..payload));
+        let head = [self.sent; HEADER_LEN];
+        let before = Some(Leaving::new(self.sent.into(), Spans::from_iter([first, rest])));
+        self.channel.push(Outgoing { before, ..Outgoing::new(Kind::Reply, &head) });
+        let (bytes, before) = (head.to_vec(), vec![self.sent; payload]);
+        self.going.push_back(Going { kind: Kind::Reply, bytes, before, key: 0 });
     }
 
     fn post(&mut self, room: usize) {
@@ -225,17 +304,28 @@ impl End {
             return;
         }
         self.left = self.left.checked_sub(1).unwrap_or_else(|| unreachable!("a frame goes without a credit"));
-        let Some(Going { bytes, key }) = self.going.front() else { unreachable!("nothing was to be sent") };
+        let Some(Going { kind, bytes, before, key }) = self.going.front() else {
+            unreachable!("nothing was to be sent")
+        };
+        if self.poured < before.len() {
+            assert_eq!((header.kind, header.remote.address), (Kind::Payload, u64::from(bytes[0])));
+            assert_eq!(header.remote.key as usize, self.poured);
+            assert!(before[self.poured..].starts_with(piece) && !piece.is_empty());
+            assert!(post.bind.is_none() && post.write.is_none() && post.invalidate.is_none());
+            self.poured += piece.len();
+            return;
+        }
         let (begins, key) = (self.gone == 0, *key);
+        assert_eq!(header.is_written, *kind == Kind::Reply);
         assert!(bytes[self.gone..].starts_with(piece) && !piece.is_empty());
         self.gone += piece.len();
         let ends = self.gone == bytes.len();
-        assert_eq!(header.kind, if begins { Kind::Request } else { Kind::More });
+        assert_eq!(header.kind, if begins { *kind } else { Kind::More });
         assert_eq!(header.window().map(|window| window.key), (begins && key != 0).then_some(key));
         assert_eq!((post.bind.is_some(), post.invalidate.is_some()), (begins && key != 0, ends && key != 0));
         if ends {
             self.going.pop_front();
-            self.gone = 0;
+            (self.gone, self.poured) = (0, 0);
         }
         assert_eq!(self.channel.waiting(), self.going.len());
     }
@@ -258,7 +348,7 @@ fn is_taken(message: &Incoming) {
             assert!(inside.len() <= MAX_INSIDE as usize && (header.failure.is_none() || header.payload_len == 0));
         }
         Kind::Hello | Kind::Welcome | Kind::Opened | Kind::Forget | Kind::Forgotten => {}
-        Kind::Credits | Kind::More => unreachable!("no message is of kind {:?}", message.header.kind),
+        Kind::Credits | Kind::More | Kind::Payload => unreachable!("no message is of kind {:?}", message.header.kind),
     }
 }
 

@@ -12,11 +12,14 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::verbs::channel::{Channel, Incoming, Next, Outgoing, takes_credit};
-use crate::verbs::options::End;
+use crate::verbs::options::OF_SERVER;
+use crate::verbs::payload::Piece;
 
 /// How long it may take until nothing of a broken connection is under way any more. A card tells so at once; after this its queue pair is
 /// destroyed all the same, which ends it, too.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
+/// The same of one whose card may never tell of the last requests ([`QueuePair::flushes_late`]).
+const DRAIN_IN_PART: Duration = Duration::from_millis(200);
 
 /// How a connection has broken whose requests are flushed, of which none has failed. The card that answers a request that may not be
 /// made ends its queue pair, and tells the other one why.
@@ -30,6 +33,15 @@ pub(crate) trait Receiver {
     /// # Errors
     /// How it breaks the protocol.
     fn message(&self, link: &Rc<Link>, message: &Incoming, receive: u32) -> Result<(), String>;
+
+    /// A piece of payload has come by itself, and lies in memory that is the card's again after this: the link is not to be asked for
+    /// anything meanwhile.
+    ///
+    /// # Errors
+    /// How it breaks the protocol.
+    fn piece(&self, piece: Piece<'_>) -> Result<(), String> {
+        Err(format!("payload of call {} in a message of its own is not for this end", piece.call))
+    }
 
     /// A read of the peer's memory has ended as it should.
     fn has_read(&self, _done: ReadDone) {}
@@ -239,7 +251,8 @@ impl Link {
 
     /// Returns when all that was sent until now was taken, whether it was.
     pub(crate) async fn taken(&self) -> bool {
-        let last = self.ended_count().saturating_add(self.under_way() as u64);
+        let waiting = self.channel.borrow().frames_waiting() + self.with_pair(|pair| pair.under_way()).unwrap_or(0);
+        let last = self.ended_count().saturating_add(waiting as u64);
         loop {
             if self.failed.is_cancelled() {
                 return false;
@@ -286,12 +299,19 @@ impl Link {
     }
 
     fn arrived(self: &Rc<Self>, receive: u32, length: usize) {
+        let receiver = self.receiver.borrow().as_ref().and_then(Weak::upgrade);
         let looked_at = self.with_pair(|pair| {
             let frame = pair.message_in(receive, length);
-            (self.channel.borrow_mut().received(frame), takes_credit(frame))
+            let mut channel = self.channel.borrow_mut();
+            let received = channel.received(frame).map_err(|error| error.to_string());
+            // Payload is copied from where it lies.
+            let landed = match (channel.piece(frame).filter(|_| received.is_ok()), &receiver) {
+                (Some(piece), Some(receiver)) => receiver.piece(piece),
+                _ => Ok(()),
+            };
+            (landed.and(received), takes_credit(frame))
         });
         let Some((received, took_credit)) = looked_at else { return };
-        let receiver = self.receiver.borrow().as_ref().and_then(Weak::upgrade);
         let outcome = match received {
             Ok(None) => Ok(()),
             Ok(Some(message)) => {
@@ -299,7 +319,7 @@ impl Link {
                 self.channel.borrow_mut().recycle(message.bytes);
                 outcome
             }
-            Err(error) => Err(error.to_string()),
+            Err(reason) => Err(reason),
         };
         if let (Err(reason), Some(receiver)) = (outcome, receiver) {
             receiver.broke_protocol(self, reason);
@@ -335,7 +355,9 @@ impl Link {
                 self.progress.notified().await;
             }
         };
-        if tokio::time::timeout(DRAIN_WITHIN, drained).await.is_err() {
+        let flushes_late = self.with_pair(|pair| pair.flushes_late()).unwrap_or(true);
+        let within = if flushes_late { DRAIN_WITHIN } else { DRAIN_IN_PART };
+        if tokio::time::timeout(within, drained).await.is_err() && flushes_late {
             tracing::warn!(
                 queue_pair = self.number,
                 "the card does not tell that a broken connection has ended; it is destroyed"
@@ -354,7 +376,7 @@ impl Link {
         self.links.by_number.borrow_mut().remove(&self.number);
         self.links.note_apart(self.id, has_ended);
         // Nothing is sent by what is left.
-        let left = Channel::new(&End::Client.offer(), &End::Client.offer());
+        let left = Channel::new(&OF_SERVER, &OF_SERVER);
         Some((pair, self.channel.replace(left)))
     }
 

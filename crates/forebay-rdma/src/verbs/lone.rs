@@ -24,7 +24,7 @@ use crate::client_link::{Call, unasked};
 use crate::gauges::Gauges;
 use crate::verbs::channel::{Channel, Incoming, takes_credit};
 use crate::verbs::connection::parts;
-use crate::verbs::exchange::{Answered, outgoing};
+use crate::verbs::exchange::{Answered, land, outgoing};
 use crate::verbs::frame::{Kind, MAX_INSIDE};
 use crate::verbs::links::{NO_REASON, post_all};
 use crate::verbs::own_queue::OwnQueue;
@@ -94,13 +94,13 @@ impl Lone {
         peer: &Arc<str>,
         (pair, channel): (QueuePair, Channel),
         own: OwnQueue,
-        pass: Option<Pass>,
+        (pass, in_messages): (Option<Pass>, bool),
         (has_ended, counted): (Arc<AtomicBool>, Counted),
     ) -> Self {
         let peer = Arc::clone(peer);
         // As of any connection, whose calls have numbers from 1 on.
         let (id, came) = (0, Vec::new());
-        let exchange = Exchange { peer, pair, channel, pass, id, call: None, came, is_leaving: false };
+        let exchange = Exchange { peer, pair, channel, pass, in_messages, id, call: None, came, is_leaving: false };
         Self { exchange, own, has_ended, counted }
     }
 
@@ -129,7 +129,7 @@ impl Lone {
             self.end();
             return Came::Gone(Some(call));
         }
-        if request.length > MAX_INSIDE && !self.exchange.pair.has_window() {
+        if self.exchange.wants_window(request) && !self.exchange.pair.has_window() {
             return Came::Full(self, call);
         }
         match self.exchange.send(request, call) {
@@ -190,6 +190,8 @@ impl Lone {
         pair.disconnect();
         tracing::debug!(%peer, reason, "a connection of a thread that waits for answers itself has ended");
         let Some(mut call) = call else { return Came::Gone(None) };
+        // What has come of its payload comes again.
+        call.came = 0;
         if let Some(window) = call.window.take() {
             call.into = pair.destroy(window);
             if call.into.is_none() {
@@ -228,6 +230,8 @@ struct Exchange {
     pair: QueuePair,
     channel: Channel,
     pass: Option<Pass>,
+    /// Payload comes in messages.
+    in_messages: bool,
     /// The number of the last call.
     id: u64,
     call: Option<Call>,
@@ -238,7 +242,12 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// Posts a request. A longer answer needs a window, of which there is one.
+    /// Whether its answer is to be written to the buffer.
+    fn wants_window(&self, request: &Request) -> bool {
+        !self.in_messages && request.length > MAX_INSIDE
+    }
+
+    /// Posts a request. Where its answer needs a window, there is one.
     fn send(&mut self, request: &Request, mut call: Call) -> Result<(), NotSent> {
         // 2^64 calls do not happen in the life of a connection.
         self.id += 1;
@@ -246,7 +255,7 @@ impl Exchange {
             timing.sent();
         }
         let mut offered = None;
-        if let Some(into) = call.into.take_if(|_| request.length > MAX_INSIDE) {
+        if let Some(into) = call.into.take_if(|_| self.wants_window(request)) {
             match self.pair.expose(into) {
                 Ok(Exposure { window, remote }) => {
                     call.window = Some(window);
@@ -295,7 +304,12 @@ impl Exchange {
     fn arrived(&mut self, receive: u32, length: usize, gauges: &Gauges) -> Result<(), String> {
         let frame = self.pair.message_in(receive, length);
         let took_credit = takes_credit(frame);
-        if let Some(message) = self.channel.received(frame).map_err(|error| error.to_string())? {
+        let received = self.channel.received(frame).map_err(|error| error.to_string())?;
+        if let Some(piece) = self.channel.piece(frame) {
+            let call = self.call.as_mut().filter(|_| piece.call == self.id);
+            land(self.in_messages, call, &piece, gauges)?;
+        }
+        if let Some(message) = received {
             let told = self.told(&message, receive, gauges);
             self.channel.recycle(message.bytes);
             told?;
@@ -322,7 +336,8 @@ impl Exchange {
         }
         let call = self.call.take_if(|_| header.id == self.id).ok_or_else(|| unasked(header.id))?;
         let call = call.within_limit(&header, &self.peer)?;
-        let answered = Answered { header, body, inside, is_written: message.header.is_written };
+        let (is_written, in_messages) = (message.header.is_written, self.in_messages);
+        let answered = Answered { header, body, inside, is_written, in_messages };
         answered.end(call, &self.peer, |window| self.pair.take_back(window, receive))
     }
 }

@@ -278,7 +278,8 @@ impl Lones {
             error = own.drive(&core.links) => return Err(failed(error.to_string())),
         };
         let Some((parts, pass, has_ended)) = made else { return Ok(None) };
-        Ok(Some(Lone::new(peer, parts, own, pass, (has_ended, Counted::new(&core.gauges)))))
+        let (in_messages, counted) = (core.fabric.client().in_messages, Counted::new(&core.gauges));
+        Ok(Some(Lone::new(peer, parts, own, (pass, in_messages), (has_ended, counted))))
     }
 
     /// Ends all of them, once no thread waits and no call is late; none is made any more.

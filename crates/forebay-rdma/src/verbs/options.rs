@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::options::FabricOptions;
 use crate::trace::Trace;
 use crate::verbs::credits::RESERVE;
-use crate::verbs::frame::{FRAME_HEADER, MAX_INSIDE, Offer};
+use crate::verbs::frame::{FRAME_HEADER, MAX_CREDITS, MAX_INSIDE, Offer};
 
 /// How long an I/O thread busy-polls unless told otherwise: as over UCX.
 const SPIN: Duration = Duration::from_micros(50);
@@ -32,15 +32,24 @@ const WINDOWS: usize = 256;
 /// Reads of the worker's memory by one connection that are under way; what is beyond that asks the worker.
 const READS: u32 = 16;
 /// Frames that a server takes, of a size that fits a request with a path or a description.
-const OF_SERVER: Offer = Offer { credits: 32, frame_length: 1024, client_id: None, one_sided: false, mtu: None };
+pub(crate) const OF_SERVER: Offer =
+    Offer { credits: 32, frame_length: 1024, client_id: None, one_sided: false, in_messages: false, mtu: None };
 /// Frames that a client takes: a header, its body, and payload that goes with them.
 const OF_CLIENT: Offer = Offer {
     credits: 64,
     frame_length: (FRAME_HEADER + 64 + 960) as u32 + MAX_INSIDE,
     client_id: None,
     one_sided: false,
+    in_messages: false,
     mtu: None,
 };
+/// Bytes of payload in a frame of its own. Longer ones would have the worker keep more for each connection ([`FRAMES`] of them).
+const PAYLOAD: u32 = 16 << 10;
+/// Receive buffers of a connection whose payload comes in messages, unless told otherwise.
+const RECEIVE_BUFFERS: ByteSize = ByteSize::mib(1);
+
+/// The most of them of a connection that a thread drives: for one read of 64 KiB at a time, whose answer it holds at once.
+const LONE_BUFFERS: ByteSize = ByteSize::kib(160);
 
 /// What an I/O thread over verbs is to use.
 #[derive(Clone, Debug)]
@@ -58,6 +67,10 @@ pub struct VerbsOptions {
     pub pool: Pool,
     /// How much of it to register at start. The rest works too, but is registered for each use.
     pub registered: ByteSize,
+    /// Have payload written through memory windows, if the card has them. Otherwise, and without them, it comes in messages.
+    pub windows: bool,
+    /// What each connection of a client has to receive into, where payload comes in messages: at least 64 KiB, at most 16 MiB.
+    pub receive_buffers: ByteSize,
     /// How long its thread, and a caller whose call is the only one, ask for the next message before they sleep.
     pub spin: Duration,
     /// Where registering memory is recorded.
@@ -78,6 +91,8 @@ impl VerbsOptions {
             unacknowledged: UNACKNOWLEDGED,
             pool,
             registered,
+            windows: true,
+            receive_buffers: RECEIVE_BUFFERS,
             spin: SPIN,
             trace: None,
             given_up: CancellationToken::new(),
@@ -85,11 +100,15 @@ impl VerbsOptions {
     }
 }
 
-/// What is asked of the fabric for a connection.
+/// What is asked of the fabric for a connection, and what a client takes over one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fabric {
     asked: FabricOptions,
     unacknowledged: Duration,
+    /// What clients take.
+    client: Offer,
+    /// What they take over a connection that a thread drives.
+    lone: Offer,
     /// What is asked of a path can be had on this card.
     has_paths: bool,
 }
@@ -101,7 +120,20 @@ impl Fabric {
     /// When they ask for what cannot be had there.
     pub(crate) fn new(options: &VerbsOptions, device: &Device) -> Result<Self, forebay_verbs::Error> {
         let has_paths = device.check_path();
-        let this = Self { asked: options.fabric, unacknowledged: options.unacknowledged, has_paths: has_paths.is_ok() };
+        let (client, lone) = match has_windows(options, device) {
+            true => (OF_CLIENT, OF_CLIENT),
+            false => {
+                let buffers = options.receive_buffers;
+                (in_messages(buffers), in_messages(buffers.min(LONE_BUFFERS)))
+            }
+        };
+        let this = Self {
+            asked: options.fabric,
+            unacknowledged: options.unacknowledged,
+            client,
+            lone,
+            has_paths: has_paths.is_ok(),
+        };
         match this.path(this.mtu()).is_chosen() {
             true => has_paths.map(|()| this),
             false => Ok(this),
@@ -125,6 +157,16 @@ impl Fabric {
                 Err(error) => tracing::debug!(%error, "a setting of an RDMA connection is left to the system"),
             }
         }
+    }
+
+    /// What a client takes, on this card.
+    pub(crate) fn client(&self) -> Offer {
+        self.client
+    }
+
+    /// What it takes over a connection that a thread drives.
+    pub(crate) fn lone(&self) -> Offer {
+        self.lone
     }
 
     /// The largest packet that is wanted.
@@ -153,6 +195,20 @@ impl Fabric {
     }
 }
 
+/// Whether memory windows are used on `device`.
+pub(crate) fn has_windows(options: &VerbsOptions, device: &Device) -> bool {
+    options.windows && device.has_windows()
+}
+
+/// Frames that a client takes whose payload comes in messages: as many as there are buffers for.
+fn in_messages(buffers: ByteSize) -> Offer {
+    let frame_length = FRAME_HEADER as u32 + PAYLOAD;
+    let frames = buffers.as_u64() / u64::from(frame_length);
+    // At least two, and no more than a peer may want.
+    let credits = frames.saturating_sub(RESERVE.into()).clamp(2, MAX_CREDITS.into()) as u16;
+    Offer { credits, frame_length, in_messages: true, ..OF_CLIENT }
+}
+
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -161,17 +217,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// What it takes.
-    pub(crate) const fn offer(self) -> Offer {
-        match self {
-            Self::Client => OF_CLIENT,
-            Self::Server => OF_SERVER,
-        }
-    }
-
-    /// Its queue pair, where the other end takes `theirs`, and which reads the peer's memory or does not.
-    pub(crate) fn queue_pair(self, theirs: &Offer, reading: Reading) -> QueuePairOptions {
-        let ours = self.offer();
+    /// Its queue pair, where it takes `ours` and the other end `theirs`, and which reads the peer's memory or does not.
+    pub(crate) fn queue_pair(self, ours: &Offer, theirs: &Offer, reading: Reading) -> QueuePairOptions {
         QueuePairOptions {
             receives: u32::from(ours.credits + RESERVE),
             receive_length: ours.frame_length as usize,
@@ -179,7 +226,7 @@ impl End {
             frames: FRAMES,
             frame_length: theirs.frame_length as usize,
             inline: INLINE,
-            windows: if self == Self::Client { WINDOWS } else { 0 },
+            windows: if self == Self::Client && !ours.in_messages { WINDOWS } else { 0 },
             reads: if reading == Reading::Ours { READS } else { 0 },
         }
     }
@@ -198,8 +245,26 @@ mod tests {
             FRAME_HEADER as u32 + HEADER_LEN as u32 + MAX_BODY_BESIDE_PAYLOAD + MAX_INSIDE
         );
         assert!(INLINE as usize >= FRAME_HEADER + HEADER_LEN);
-        for offer in [OF_CLIENT, OF_SERVER] {
+        for offer in [OF_CLIENT, OF_SERVER, in_messages(RECEIVE_BUFFERS)] {
             assert_eq!(Offer::decode(&offer.encode()), Ok(offer));
+        }
+    }
+
+    #[test]
+    fn what_payload_in_messages_is_received_into_is_within_what_is_configured() {
+        for size in [ByteSize::kib(64), ByteSize::kib(100), RECEIVE_BUFFERS, ByteSize::mib(16)] {
+            let offer = in_messages(size);
+            let pair = End::Client.queue_pair(&offer, &OF_SERVER, Reading::None);
+            let taken = u64::from(pair.receives) * pair.receive_length as u64;
+            assert!(taken <= size.as_u64() + u64::from(offer.frame_length), "{size}: {taken}");
+            assert!(taken >= size.as_u64() - 2 * u64::from(offer.frame_length), "{size}: {taken}");
+            assert!(Offer::decode(&offer.encode()) == Ok(offer) && pair.windows == 0, "{size}: {offer:?}");
+        }
+        // The longest read that a thread waits for, and its reply: the worker never waits for credits.
+        assert!(u32::from(in_messages(LONE_BUFFERS).credits) > (64 << 10) / PAYLOAD);
+        for size in [ByteSize::bytes(0), ByteSize::gib(1)] {
+            let offer = in_messages(size);
+            assert_eq!(Offer::decode(&offer.encode()), Ok(offer), "it can be worked with");
         }
     }
 }

@@ -12,7 +12,7 @@ use forebay_verbs::{Completion, CompletionChannel, CompletionQueue, Error, Readi
 
 use crate::verbs::core::{Core, let_others_run};
 use crate::verbs::links::Links;
-use crate::verbs::options::End;
+use crate::verbs::options::{End, OF_SERVER};
 
 /// See above.
 pub(crate) struct OwnQueue {
@@ -28,7 +28,7 @@ impl OwnQueue {
     /// [`Error::Refused`] when the card has no more.
     pub(crate) fn new(core: &Core) -> Result<Self, Error> {
         let channel = CompletionChannel::new(core.registration.domain().device())?;
-        let options = End::Client.queue_pair(&End::Server.offer(), Reading::Ours);
+        let options = End::Client.queue_pair(&core.fabric.lone(), &OF_SERVER, Reading::None);
         let receiving = CompletionQueue::new(&channel, options.receives as usize)?;
         let sending = CompletionQueue::new(&channel, options.requests as usize)?;
         Ok(Self { receiving, sending, channel })

@@ -27,7 +27,8 @@ use crate::verbs::channel::{Channel, Incoming, Outgoing};
 use crate::verbs::core::Core;
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
-use crate::verbs::options::End;
+use crate::verbs::options::{End, OF_SERVER};
+use crate::verbs::payload::Leaving;
 use crate::verbs::teller::Teller;
 use crate::verbs::thread::VerbsThread;
 use crate::wire::Received;
@@ -225,18 +226,19 @@ impl Server {
 
     fn connect(&self, request: Id, theirs: &Offer) -> Result<VerbsPeer, Error> {
         self.core.fabric.set(&request);
-        let board = self.core.board.as_ref().filter(|_| theirs.one_sided);
+        let board = self.core.board.as_ref().filter(|_| theirs.one_sided && !theirs.in_messages);
         let mtu = self.core.fabric.mtu_for(theirs.mtu);
-        let ours = Offer { one_sided: board.is_some(), mtu, ..End::Server.offer() };
+        let in_messages = theirs.in_messages;
+        let ours = Offer { one_sided: board.is_some(), in_messages, mtu, ..OF_SERVER };
         let reading = if ours.one_sided { Reading::Theirs } else { Reading::None };
-        let options = End::Server.queue_pair(theirs, reading);
+        let options = End::Server.queue_pair(&ours, theirs, reading);
         let queue = self.core.queue_for(&options)?;
         let pair = QueuePair::new(request, &self.core.registration, &queue, &options)?;
         let path = self.core.fabric.path(mtu);
         pair.accept(self.core.fabric.handshake(&ours.encode(), reading, path))?;
         let link = self.core.links.add(pair, Channel::new(&ours, theirs));
         let teller = board.map(|board| Rc::new(Teller::new(board)));
-        Ok(VerbsPeer { link, windows: Rc::default(), teller })
+        Ok(VerbsPeer { link, in_messages, windows: Rc::default(), teller })
     }
 }
 
@@ -264,7 +266,8 @@ impl Receiver for Server {
             | Kind::More
             | Kind::Opened
             | Kind::Forget
-            | Kind::Forgotten => Err(format!("a message of kind {} is not for a server", message.header.kind as u8)),
+            | Kind::Forgotten
+            | Kind::Payload => Err(format!("a message of kind {} is not for a server", message.header.kind as u8)),
         }
     }
 
@@ -279,6 +282,8 @@ impl Receiver for Server {
 #[derive(Clone)]
 pub(crate) struct VerbsPeer {
     link: Rc<Link>,
+    /// Its client's card has no memory windows: payload goes in frames of its own.
+    in_messages: bool,
     /// Where the payload of answers may be written, by the numbers of their requests.
     windows: Rc<RefCell<HashMap<u64, Remote>>>,
     /// What its client may read by itself. `None`: it cannot, or nobody may.
@@ -299,6 +304,9 @@ impl VerbsPeer {
     fn remember(&self, request: &[u8], window: Remote) -> Result<(), String> {
         let header = request.first_chunk::<HEADER_LEN>().ok_or("a request's header is cut off")?;
         let id = RequestHeader::decode(header).map_err(|error| error.to_string())?.id;
+        if self.in_messages {
+            return Err("it offers a place for payload, which was to come in messages".to_owned());
+        }
         let mut windows = self.windows.borrow_mut();
         if windows.len() >= MAX_WINDOWS {
             return Err(format!("it has offered {MAX_WINDOWS} places for answers"));
@@ -326,7 +334,8 @@ impl PeerLink for VerbsPeer {
     fn reply(&self, reply: OutgoingReply, is_watched: bool) -> Result<Option<Taken>, Unfit> {
         let length: usize = reply.payload.iter().map(|span| span.len()).sum();
         let window = self.windows.borrow().get(&reply.id).copied();
-        if window.is_none() && length > MAX_INSIDE as usize {
+        let is_long = length > MAX_INSIDE as usize;
+        if window.is_none() && is_long && !self.in_messages {
             return Err(Unfit);
         }
         self.windows.borrow_mut().remove(&reply.id);
@@ -338,6 +347,7 @@ impl PeerLink for VerbsPeer {
                 let payload: Spans = reply.payload.into_iter().filter(|span| !span.is_empty()).collect();
                 message.write = (!payload.is_empty()).then_some((payload, window));
             }
+            None if is_long => message.before = Some(Leaving::new(reply.id, reply.payload)),
             None => message.payload = reply.payload,
         }
         self.link.send(message);

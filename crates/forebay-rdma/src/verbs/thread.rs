@@ -24,7 +24,7 @@ use crate::gauges::Gauges;
 use crate::growing::grow;
 use crate::trace::Trace;
 use crate::verbs::core::Core;
-use crate::verbs::options::{Fabric, VerbsOptions};
+use crate::verbs::options::{Fabric, VerbsOptions, has_windows};
 
 /// How long a thread that ends waits for its connections; after this they are destroyed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -74,23 +74,27 @@ pub struct VerbsThreadStats {
     pub one_sided: u64,
     /// Such reads that were not believed, and asked the worker: what they read was evicted, or corrupt.
     pub one_sided_refused: u64,
+    /// Bytes of payload that came to clients on it in messages, and were copied: the card has no memory windows.
+    pub in_messages: u64,
 }
 
 impl VerbsThread {
     /// Starts an I/O thread. Blocks while memory is registered, and tells the log how far that is.
     ///
     /// # Errors
-    /// [`RdmaError`] when there is no such card, it cannot limit what peers write to, or memory cannot be registered.
+    /// [`RdmaError`] when there is no such card, or memory cannot be registered.
     pub fn start(library: Library, options: VerbsOptions) -> Result<Self, RdmaError> {
         let device = Device::open(library, &options.device)?;
-        device.check_windows()?;
         LockLimit::now().check(options.registered)?;
         let client_id = random_number().ok().and_then(NonZeroU64::new);
         let client_id = client_id.ok_or_else(|| RdmaError::Thread("the system gives no random numbers".to_owned()))?;
         let part = options.registered.min(MAX_PART);
         let fabric = Fabric::new(&options, &device)?;
+        let has_windows = has_windows(&options, &device);
         let domain = Domain::new(device)?;
-        let board = options.pool.board().map(|board| ReadableBoard::new(&domain, board)).transpose()?;
+        // What cannot be shown is of no use there.
+        let board = options.pool.board().filter(|_| has_windows);
+        let board = board.map(|board| ReadableBoard::new(&domain, board)).transpose()?;
         let registration = Arc::new(Registration::growing(&domain, &options.pool, part));
         let (jobs, queue) = mpsc::unbounded_channel();
         let this = Self {
@@ -181,6 +185,7 @@ impl VerbsThread {
             refused: self.gauges.refused.load(Ordering::Relaxed),
             one_sided: self.gauges.one_sided.load(Ordering::Relaxed),
             one_sided_refused: self.gauges.one_sided_refused.load(Ordering::Relaxed),
+            in_messages: self.gauges.in_messages.load(Ordering::Relaxed),
         }
     }
 

@@ -10,6 +10,7 @@ use forebay_rdma::verbs::{VerbsOptions, VerbsServer, VerbsThread};
 use forebay_rdma::{ClientOptions, FabricOptions, RdmaTransport, ServerOptions, ServerSecurity};
 use forebay_transport::Service;
 use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
+use forebay_types::ByteSize;
 use forebay_verbs::{
     CompletionChannel, CompletionQueue, Device, Domain, Ended, Event, EventChannel, EventKind, Handshake, Id, Library,
     PathOptions, Post, QueuePair, QueuePairOptions, Read, ReadDone, Reading, Registration, Shown,
@@ -36,6 +37,7 @@ pub(crate) const MORE: u8 = 6;
 pub(crate) const OPENED: u8 = 7;
 pub(crate) const FORGET: u8 = 8;
 pub(crate) const FORGOTTEN: u8 = 9;
+pub(crate) const PAYLOAD: u8 = 10;
 
 /// The two devices.
 pub(crate) struct Devices {
@@ -69,9 +71,15 @@ impl Devices {
 
     /// One that asks something of the fabric.
     pub(crate) fn thread_on((device, _): &(String, IpAddr), pool: Pool, fabric: FabricOptions) -> Arc<VerbsThread> {
+        Self::start(VerbsOptions { fabric, ..Self::options(device, pool) })
+    }
+
+    fn options(device: &str, pool: Pool) -> VerbsOptions {
         let registered = pool.capacity();
-        let defaults = VerbsOptions::new(device, pool, registered);
-        let options = VerbsOptions { fabric, unacknowledged: UNACKNOWLEDGED, ..defaults };
+        VerbsOptions { unacknowledged: UNACKNOWLEDGED, ..VerbsOptions::new(device, pool, registered) }
+    }
+
+    fn start(options: VerbsOptions) -> Arc<VerbsThread> {
         Arc::new(VerbsThread::start(Library::load().unwrap(), options).unwrap())
     }
 
@@ -88,8 +96,21 @@ impl Devices {
 
     /// A link whose thread has `memory` registered.
     pub(crate) fn link(&self, server: SocketAddr, options: ClientOptions, memory: Pool) -> Arc<RdmaTransport> {
+        self.link_by(server, options, memory, None)
+    }
+
+    /// The same, whose payload comes in messages, into so many bytes of `buffers`, if that is said.
+    pub(crate) fn link_by(
+        &self,
+        server: SocketAddr,
+        options: ClientOptions,
+        memory: Pool,
+        buffers: Option<ByteSize>,
+    ) -> Arc<RdmaTransport> {
         let options = ClientOptions { bind: Some(self.client.1), ..options };
-        let thread = Self::thread(&self.client, memory);
+        let defaults = Self::options(&self.client.0, memory);
+        let receive_buffers = buffers.unwrap_or(defaults.receive_buffers);
+        let thread = Self::start(VerbsOptions { windows: buffers.is_none(), receive_buffers, ..defaults });
         Arc::new(RdmaTransport::over_verbs(server.to_string(), thread, options))
     }
 
@@ -112,6 +133,13 @@ pub(crate) fn offer(credits: u16, frame_length: u32) -> Vec<u8> {
 pub(crate) fn one_sided_offer(credits: u16, frame_length: u32) -> Vec<u8> {
     let mut offer = offer(credits, frame_length);
     offer[12] = 1;
+    offer
+}
+
+/// The same of a client whose card has no memory windows, or of a server that sends payload in messages.
+pub(crate) fn messages_offer(credits: u16, frame_length: u32) -> Vec<u8> {
+    let mut offer = offer(credits, frame_length);
+    offer[12] = 2;
     offer
 }
 
@@ -139,6 +167,7 @@ pub(crate) struct Raw {
     queue: Arc<CompletionQueue>,
     pub(crate) registration: Arc<Registration>,
     reading: Reading,
+    in_messages: bool,
 }
 
 impl Raw {
@@ -155,7 +184,13 @@ impl Raw {
         let memory = pool(8);
         let registration = Registration::growing(&Domain::new(device).unwrap(), &memory, memory.capacity());
         registration.grow_with(memory.capacity(), |_| true).unwrap();
-        Self { events: EventChannel::new(library).unwrap(), queue, registration: Arc::new(registration), reading }
+        let (events, registration) = (EventChannel::new(library).unwrap(), Arc::new(registration));
+        Self { events, queue, registration, reading, in_messages: false }
+    }
+
+    /// The same, which sends payload in messages.
+    pub(crate) fn in_messages(device: &(String, IpAddr)) -> Self {
+        Self { in_messages: true, ..Self::new(device) }
     }
 
     /// The next event that is about more than that a number may be used again.
@@ -193,7 +228,11 @@ impl Raw {
             event.request
         });
         let mut pair = RawPair::new(self, request);
-        let offer = if self.reading == Reading::None { offer(32, 1024) } else { one_sided_offer(32, 1024) };
+        let offer = match self.reading {
+            Reading::None if self.in_messages => messages_offer(32, 1024),
+            Reading::None => offer(32, 1024),
+            Reading::Ours | Reading::Theirs => one_sided_offer(32, 1024),
+        };
         pair.pair.accept(handshake(&offer, self.reading)).unwrap();
         assert_eq!(pair.hear("a hello")[0], HELLO);
         pair.send(&frame(WELCOME, &hello()), Post::default());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_rdma::fuzzing::admission::{self, Members, admission};
-use forebay_rdma::verbs::fuzzing::{Step, connection, frame, greeting, offer};
+use forebay_rdma::verbs::fuzzing::{Step, connection, frame, greeting, offer, payload};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader};
 use forebay_transport::{Op, Provenance, Request};
 use forebay_types::{FailureKind, MAX_BLOCK_SIZE};
@@ -20,6 +20,7 @@ const REQUEST: u8 = 2;
 const REPLY: u8 = 3;
 const CREDITS: u8 = 5;
 const MORE: u8 = 6;
+const PAYLOAD: u8 = 10;
 
 thread_local! {
     static MEMBERS: Members = Members::new().expect("a worker needs random numbers");
@@ -84,6 +85,7 @@ pub(super) mod verbs_connection {
     enum Planned {
         Receive(Vec<u8>),
         Send { body: usize, key: u32 },
+        Answer { payload: usize },
         Post(usize),
     }
 
@@ -92,6 +94,7 @@ pub(super) mod verbs_connection {
             let step = input.u8();
             match step & 3 {
                 0 | 1 => Self::Receive(received(input, step)),
+                2 if step & 0x80 != 0 => Self::Answer { payload: (input.u16() % LONGEST).into() },
                 2 => Self::Send { body: (input.u16() % LONGEST).into(), key: (step >> 2).into() },
                 _ => Self::Post((step >> 2).into()),
             }
@@ -101,6 +104,7 @@ pub(super) mod verbs_connection {
             match self {
                 Self::Receive(frame) => Step::Receive(frame),
                 Self::Send { body, key } => Step::Send { body: *body, key: *key },
+                Self::Answer { payload } => Step::Answer { payload: *payload },
                 Self::Post(room) => Step::Post(*room),
             }
         }
@@ -112,11 +116,11 @@ pub(super) mod verbs_connection {
             return input.piece().to_vec();
         }
         let (kind, credits) = (input.u8(), input.u8());
-        let mut frame = header(kind & 7, kind >> 7, u16::from(credits % 4), u32::from(credits >> 4));
+        let mut frame = header(kind & 15, kind >> 7, u16::from(credits % 4), u32::from(credits >> 4));
         frame.extend_from_slice(input.piece());
         if step & 8 != 0 {
             let message = &mut frame[FRAME_HEADER..];
-            match kind & 7 {
+            match kind & 15 {
                 REQUEST => drop(crate::seal::request(message)),
                 REPLY => drop(crate::seal::reply(message)),
                 _ => {}
@@ -160,6 +164,9 @@ pub(super) mod verbs_connection {
         let beyond = (0..6).fold(start(), |output, _| comes(output, REQUEST, false, 0, &asked(b"/a")));
         let sends = start().u8(2 | 7 << 2).u16(1000).u8(2).u16(0).u8(3 | 8 << 2);
         let sends = comes(sends, CREDITS, false, 3, b"").u8(3 | 8 << 2);
+        let answers = start().u8(2 | 0x80).u16(1000).u8(3 | 8 << 2);
+        let answers = comes(answers, CREDITS, false, 3, b"").u8(3 | 8 << 2);
+        let payload = comes(start(), PAYLOAD, false, 0, &[7; 200]);
         let reply = [&told(None, b"body", 7)[..], b"body", b"payload"].concat();
         let written = told(None, b"", 70_000);
         vec![
@@ -167,11 +174,59 @@ pub(super) mod verbs_connection {
             ("in_pieces", in_pieces.done()),
             ("without_credits", beyond.u8(3 | 4 << 2).done()),
             ("sends", sends.done()),
+            ("answers", answers.done()),
+            ("payload", comes(payload, REPLY, true, 0, &told(None, b"", 200)).done()),
             ("reply", comes(start(), REPLY, false, 0, &reply).done()),
             ("written", comes(start(), REPLY, true, 0, &written).done()),
             ("failure", comes(start(), REPLY, false, 0, &told(Some(FailureKind::NotFound), b"", 0)).done()),
             ("credits_for_nothing", comes(start(), CREDITS, false, 0, b"").done()),
             ("another_begins", comes(begun, REQUEST, false, 0, &asked(b"/b")).done()),
+        ]
+    }
+}
+
+pub(super) mod verbs_payload {
+    use super::*;
+
+    /// Most frames.
+    const FRAMES: usize = 64;
+    /// The call that there is.
+    const CALL: u64 = 7;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let mut input = Input::new(bytes);
+        let (limit, said) = (input.u16(), input.u16());
+        let (mut came, mut frames) = (0_u32, Vec::new());
+        while !input.is_empty() && frames.len() < FRAMES {
+            let what = input.u8();
+            if what & 1 != 0 {
+                frames.push(input.piece().to_vec());
+                continue;
+            }
+            let call = if what & 2 == 0 { CALL } else { u64::from(what) };
+            let offset = if what & 4 == 0 { came } else { input.u16().into() };
+            let piece = input.piece();
+            frames.push(Output::default().u8(PAYLOAD).u8(0).u16(0).u32(offset).u64(call).bytes(piece).done());
+            if what & 6 == 0 {
+                came += piece.len() as u32;
+            }
+        }
+        let said = if said == u16::MAX { came } else { said.into() };
+        let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        payload(limit, &frames, said);
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let start = |limit: u16| Output::default().u16(limit).u16(u16::MAX);
+        let two = |output: Output| output.u8(0).piece([1; 100]).u8(0).piece([2; 50]);
+        let raw = [header(PAYLOAD, 0, 0, 7), vec![3; 10]].concat();
+        vec![
+            ("whole", two(start(150)).done()),
+            ("beyond_the_limit", two(start(149)).done()),
+            ("of_another_call", two(start(200)).u8(2).piece([3; 10]).done()),
+            ("a_gap", two(start(200)).u8(4).u16(151).piece([3; 10]).done()),
+            ("the_same_again", two(start(200)).u8(4).u16(0).piece([3; 10]).done()),
+            ("as_it_was_sent", start(200).u8(1).piece(raw).done()),
         ]
     }
 }

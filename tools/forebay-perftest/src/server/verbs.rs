@@ -39,11 +39,12 @@ pub(super) struct VerbsMemoryServer {
 }
 
 impl VerbsMemoryServer {
-    /// Registers memory with `card`, and listens at `address`; port 0 takes a free one. Blocks while memory is registered.
-    pub(super) fn start(card: &VerbsCard, address: SocketAddr, sessions: Arc<Sessions>) -> Result<Self, Error> {
+    /// Registers memory with `card`, and listens at `address`; port 0 takes a free one. Blocks while memory is registered. `None`: the
+    /// card has no memory windows to show it through.
+    pub(super) fn start(card: &VerbsCard, address: SocketAddr, sessions: Arc<Sessions>) -> Result<Option<Self>, Error> {
         let frames = BLOCKS + MAX_WRITERS * AREA_FRAMES;
         let pool = memory::pool(ByteSize::bytes((frames * FRAME_SIZE) as u64))?;
-        let side = Side::new(card, &pool)?;
+        let Some(side) = Side::new(card, &pool)? else { return Ok(None) };
         let mut blocks = Vec::with_capacity(BLOCKS);
         for frame in 0..BLOCKS as u32 {
             let mut span = frame_of(&pool)?;
@@ -70,7 +71,7 @@ impl VerbsMemoryServer {
             }
         })?;
         let started = is_ready.recv().unwrap_or_else(|_| Err(std::io::Error::other("its thread ended at once").into()));
-        Ok(Self { stop, thread: Mutex::new(Some(thread)), address: started? })
+        Ok(Some(Self { stop, thread: Mutex::new(Some(thread)), address: started? }))
     }
 
     /// Where it listens.

@@ -161,6 +161,34 @@ fn verbs_take_no_more_cards_than_clients_are_told_of_and_find_an_address_on_any_
     assert!(cards.iter().all(|card| card.address.is_some()), "{cards:?}");
 }
 
+/// As Linux before 6.5 shows Soft-iWARP: no file names its interface, and its GID is that one's hardware address.
+#[test]
+fn a_card_of_iwarp_is_used_by_verbs_at_the_address_of_the_interface_whose_hardware_address_it_has() {
+    let root = tempfile::tempdir().unwrap();
+    let device = root.path().join("sys/class/infiniband/siw0");
+    std::fs::create_dir_all(device.join("ports/1/gids")).unwrap();
+    std::fs::write(device.join("node_type"), "4: RNIC\n").unwrap();
+    std::fs::write(device.join("ports/1/state"), "4: ACTIVE\n").unwrap();
+    std::fs::write(device.join("ports/1/link_layer"), "Ethernet\n").unwrap();
+    std::fs::write(device.join("ports/1/gids/0"), "0200:5e00:53af:0000:0000:0000:0000:0000\n").unwrap();
+    for (interface, address) in [("lo", "02:00:5e:00:53:af"), ("eth9", "02:00:5e:00:53:b0")] {
+        let interface = root.path().join("sys/class/net").join(interface);
+        std::fs::create_dir_all(&interface).unwrap();
+        std::fs::write(interface.join("address"), format!("{address}\n")).unwrap();
+    }
+    let machine = Machine::look(&Root::new(root.path())).unwrap();
+    let ways: [&[&str]; 3] = [&[], &["network.rdma.data.network=lo"], &["network.rdma.data.bind.device=siw0:1"]];
+    for settings in ways {
+        let cards = machine.data_cards_by(&config(settings), Provider::Verbs).unwrap();
+        let [card] = &cards[..] else { panic!("{cards:?}") };
+        assert_eq!(card.device.as_deref(), Some("siw0:1"), "{settings:?}");
+        assert!(card.address.is_some_and(|address| address.is_loopback()), "{card:?}");
+    }
+    let chosen = config(&["network.rdma.data.gid_index=0"]);
+    let error = machine.data_cards_by(&chosen, Provider::Verbs).unwrap_err().to_string();
+    assert!(error.contains("iWARP"), "{error}");
+}
+
 #[test]
 fn of_cards_that_nobody_named_a_worker_takes_the_one_where_it_is_to_listen() {
     let card = |address: &str| Card { name: address.into(), address: address.parse().ok(), ..Card::default() };
@@ -205,7 +233,7 @@ fn an_entry_of_the_table_of_gids_has_verbs_use_its_address_and_ucx_its_index() {
 }
 
 #[test]
-fn a_card_without_memory_windows_leaves_verbs_to_the_others() {
+fn a_card_without_memory_windows_leaves_verbs_to_the_others_if_there_are_some() {
     let card = |name: &str| Card { name: name.into(), device: Some(format!("{name}:1")), ..Card::default() };
     let said = |name: &str, has_windows| VerbsDevice { name: name.into(), has_windows, ..VerbsDevice::default() };
     let verbs = [said("mlx5_0", Some(true)), said("erdma_0", Some(false)), said("mlx5_1", None)];
@@ -217,5 +245,5 @@ fn a_card_without_memory_windows_leaves_verbs_to_the_others() {
         (["mlx5_0", "mlx5_1", "rxe0"].map(str::to_owned).to_vec(), vec!["erdma_0".into()])
     );
     let alone = divided([card("erdma_0")].into_iter(), &verbs).unwrap_err();
-    assert_eq!(names(alone), ["erdma_0"], "what is started says why not");
+    assert_eq!(names(alone), ["erdma_0"], "there payload goes in messages");
 }

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use super::{Channel, Incoming, Next, Outgoing, takes_credit};
 use crate::verbs::credits::RESERVE;
 use crate::verbs::frame::{Kind, Offer};
+use crate::verbs::payload::{Leaving, place_of};
 
 /// The key of a window, and what was written through it.
 type Written = (u32, Vec<u8>);
@@ -42,6 +43,8 @@ struct End {
     arrived: VecDeque<(Vec<u8>, Option<u32>)>,
     /// The keys under which the peer may write here, and what was written.
     windows: BTreeMap<u32, Vec<u8>>,
+    /// What has come in frames of its own, by the calls that it is of.
+    landed: BTreeMap<u64, Vec<u8>>,
     next_key: u32,
     is_broken: bool,
 }
@@ -56,6 +59,7 @@ impl End {
             untold: 0,
             arrived: VecDeque::new(),
             windows: BTreeMap::new(),
+            landed: BTreeMap::new(),
             next_key: 1,
             is_broken: false,
         }
@@ -99,6 +103,12 @@ impl End {
     fn look(&mut self) -> Option<(Incoming, Option<Written>)> {
         let (frame, ended) = self.arrived.pop_front()?;
         let message = self.channel.received(&frame).expect("both ends keep to the protocol");
+        if let Some(piece) = self.channel.piece(&frame) {
+            let landed = self.landed.entry(piece.call).or_default();
+            let place = place_of(&piece, landed.len() as u32, u32::MAX).expect("pieces come in order");
+            assert_eq!(place.start, landed.len());
+            landed.extend_from_slice(piece.bytes);
+        }
         let written = ended.map(|key| (key, self.windows.remove(&key).expect("it was looked at above")));
         self.receives += 1;
         self.channel.receives_again(takes_credit(&frame));
@@ -112,6 +122,10 @@ impl End {
         self.arrived.clear();
         self.untold = 0;
     }
+}
+
+fn offer(credits: u16) -> Offer {
+    Offer { credits, frame_length: 256, client_id: None, one_sided: false, in_messages: false, mtu: None }
 }
 
 /// A request with this number and a body of so many bytes, which offers a window for its answer.
@@ -152,7 +166,6 @@ proptest! {
         steps in prop::collection::vec((0u8..6, 0usize..1500), 1..300),
         breaks_at in prop::option::of(0usize..300),
     ) {
-        let offer = |credits| Offer { credits, frame_length: 256, client_id: None, one_sided: false, mtu: None };
         let (of_client, of_server) = (offer(credits.0), offer(credits.1));
         let (mut client, mut server) = (End::new(&of_client, &of_server), End::new(&of_server, &of_client));
         let memory = conformance::pool(4);
@@ -201,5 +214,54 @@ proptest! {
         }
         drop((client, server));
         prop_assert_eq!(memory.used(), 0, "what was posted is given back");
+    }
+
+    #[test]
+    fn payload_in_messages_arrives_whole_before_its_answer_and_nobody_waits_for_ever(
+        credits in (2u16..8, 2u16..8),
+        steps in prop::collection::vec((0u8..6, 0usize..2000), 1..300),
+    ) {
+        let (of_client, of_server) = (offer(credits.0), offer(credits.1));
+        let (mut client, mut server) = (End::new(&of_client, &of_server), End::new(&of_server, &of_client));
+        let memory = conformance::pool(4);
+        // How much is asked for by each.
+        let (mut asked, mut answered, mut told) = (Vec::new(), 0, 0);
+        let rest = std::iter::repeat_n([2, 3, 4, 5], 40_000).flatten().map(|step| (step, 0));
+        for (number, (step, size)) in steps.iter().copied().chain(rest).enumerate() {
+            if number > steps.len() && told == asked.len() {
+                break;
+            }
+            match step {
+                0 | 1 if asked.len() - answered < 40 => {
+                    asked.push(size);
+                    let head = RequestHeader::of(1, &Request::on_path(Op::Stat, Bytes::new(), Duration::ZERO)).encode();
+                    client.channel.push(Outgoing::new(Kind::Request, &head));
+                }
+                2 => client.carry_out(&mut server),
+                3 => server.carry_out(&mut client),
+                4 => if let Some((message, _)) = server.look() {
+                    let mut span = memory.try_alloc(asked[answered].max(1)).expect("answers are few and short");
+                    span.fill(answered as u8);
+                    let span = span.freeze().slice(0..asked[answered]);
+                    let before = Some(Leaving::new(answered as u64, Spans::from_iter([span])));
+                    // Any message does as an answer, as nobody reads it.
+                    server.channel.push(Outgoing { before, ..Outgoing::new(Kind::Request, &message.bytes) });
+                    answered += 1;
+                },
+                5 => if client.look().is_some() {
+                    let landed = client.landed.remove(&(told as u64)).unwrap_or_default();
+                    prop_assert_eq!(landed, vec![told as u8; asked[told]]);
+                    prop_assert!(client.landed.is_empty(), "what comes is of the next answer");
+                    told += 1;
+                },
+                _ => {}
+            }
+            client.flush();
+            server.flush();
+            prop_assert_eq!(server.channel.frames_waiting() == 0, server.channel.waiting() == 0);
+        }
+        prop_assert_eq!((answered, told), (asked.len(), asked.len()), "nobody waits for ever");
+        drop((client, server));
+        prop_assert_eq!(memory.used(), 0, "what was sent is given back");
     }
 }
