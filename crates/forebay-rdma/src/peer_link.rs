@@ -74,7 +74,7 @@ pub(crate) trait PeerLink: Clone + 'static {
     /// Messages that the peer has not taken yet.
     fn operations(&self) -> usize;
 
-    /// Those that it has taken, or that failed.
+    /// Counts those that it has taken, or that failed: as many as count as getting on are one.
     fn ended(&self) -> u64;
 
     /// Returns when the connection is broken; how it broke.

@@ -107,7 +107,9 @@ impl Connection {
     /// It is none of the I/O thread's any more, which sets `has_ended` when rdma_cm says so. `None`: it was broken, or its worker
     /// goes, or lets us read its memory, which takes more than is here.
     pub(super) fn apart(&self, has_ended: &Arc<AtomicBool>) -> Option<(QueuePair, Channel)> {
-        let is_plain = self.reader.is_none() && !self.state.outlived.get();
+        // What came behind the welcome may have broken it already.
+        let goes_on = !self.state.outlived.get() && self.state.broken.borrow().is_none();
+        let is_plain = self.reader.is_none() && goes_on;
         if is_plain { self.link.apart(has_ended) } else { None }
     }
 

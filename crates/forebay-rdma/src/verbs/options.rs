@@ -48,8 +48,11 @@ const PAYLOAD: u32 = 16 << 10;
 /// Receive buffers of a connection whose payload comes in messages, unless told otherwise.
 const RECEIVE_BUFFERS: ByteSize = ByteSize::mib(1);
 
-/// The most of them of a connection that a thread drives: for one read of 64 KiB at a time, whose answer it holds at once.
+/// The most of them of a connection that a thread drives: for one read of 64 KiB at a time, whose answer they hold at once.
 const LONE_BUFFERS: ByteSize = ByteSize::kib(160);
+/// Frames that a client takes over a connection that a thread drives, through windows: an answer at a time, and what is said of the
+/// connection.
+const LONE_CREDITS: u16 = 8;
 
 /// What an I/O thread over verbs is to use.
 #[derive(Clone, Debug)]
@@ -121,7 +124,7 @@ impl Fabric {
     pub(crate) fn new(options: &VerbsOptions, device: &Device) -> Result<Self, forebay_verbs::Error> {
         let has_paths = device.check_path();
         let (client, lone) = match has_windows(options, device) {
-            true => (OF_CLIENT, OF_CLIENT),
+            true => (OF_CLIENT, Offer { credits: LONE_CREDITS, ..OF_CLIENT }),
             false => {
                 let buffers = options.receive_buffers;
                 (in_messages(buffers), in_messages(buffers.min(LONE_BUFFERS)))

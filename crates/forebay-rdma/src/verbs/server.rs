@@ -35,6 +35,9 @@ use crate::wire::Received;
 
 /// Places for the payload of answers that a client may have offered at once: more than it has requests under way.
 const MAX_WINDOWS: usize = 16_384;
+/// Bytes in messages that count as getting on, as over TCP: a peer that takes less of them within the time for it holds memory that
+/// others wait for.
+const PROGRESS: u32 = 64 << 10;
 
 /// A listening server. It ends with its I/O thread.
 pub struct VerbsServer {
@@ -238,7 +241,8 @@ impl Server {
         pair.accept(self.core.fabric.handshake(&ours.encode(), reading, path))?;
         let link = self.core.links.add(pair, Channel::new(&ours, theirs));
         let teller = board.map(|board| Rc::new(Teller::new(board)));
-        Ok(VerbsPeer { link, in_messages, windows: Rc::default(), teller })
+        let frames_of_progress = if in_messages { (PROGRESS / theirs.frame_length).max(1) } else { 1 };
+        Ok(VerbsPeer { link, in_messages, frames_of_progress, windows: Rc::default(), teller })
     }
 }
 
@@ -284,6 +288,8 @@ pub(crate) struct VerbsPeer {
     link: Rc<Link>,
     /// Its client's card has no memory windows: payload goes in frames of its own.
     in_messages: bool,
+    /// So many frames that it has taken count as getting on.
+    frames_of_progress: u32,
     /// Where the payload of answers may be written, by the numbers of their requests.
     windows: Rc<RefCell<HashMap<u64, Remote>>>,
     /// What its client may read by itself. `None`: it cannot, or nobody may.
@@ -377,7 +383,7 @@ impl PeerLink for VerbsPeer {
     }
 
     fn ended(&self) -> u64 {
-        self.link.ended_count()
+        self.link.ended_count() / u64::from(self.frames_of_progress)
     }
 
     async fn failed(&self) -> String {

@@ -1,5 +1,5 @@
 //! Threads that wait for the answers to their reads themselves, over verbs: they post and poll, and the I/O thread goes on with what is
-//! late. The suite runs over such threads, too.
+//! late; through windows, and with payload in messages. The suite runs over such threads, too.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use forebay_transport::conformance::{
 };
 use forebay_transport::driving::DriveOptions;
 use forebay_transport::{CallError, Reply, Request, Transport};
+use forebay_types::ByteSize;
 use tokio::runtime::Handle;
 
 use crate::common::verbs::{Devices, devices};
@@ -17,8 +18,10 @@ use crate::common::{self, LONG};
 
 /// How long a thread waits here: longer than an answer takes on an emulated machine, most of the time.
 pub(crate) const DRIVE: DriveOptions = DriveOptions { wait: Duration::from_millis(5), spin: Duration::from_micros(50) };
-/// What comes within the message, and what is written through a window.
+/// What comes within the message, and what is written through a window, or comes before it.
 const LENGTHS: [u32; 3] = [100, 4096, 64 << 10];
+/// Through windows; and in messages, of which there are more than fit at once.
+const BUFFERS: [Option<ByteSize>; 2] = [None, Some(ByteSize::kib(64))];
 
 fn options() -> ClientOptions {
     ClientOptions { drive: DRIVE, ..common::client_options() }
@@ -54,7 +57,11 @@ async fn until_driven(link: &Arc<Driven>, times: u64, has_own: impl Fn() -> bool
 }
 
 fn link(devices: &Devices, server: std::net::SocketAddr) -> Arc<RdmaTransport> {
-    devices.link(server, options(), common::pool(8))
+    link_by(devices, server, None)
+}
+
+fn link_by(devices: &Devices, server: std::net::SocketAddr, receive_buffers: Option<ByteSize>) -> Arc<RdmaTransport> {
+    devices.link_by(server, options(), common::pool(8), receive_buffers)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,9 +86,10 @@ async fn an_answer_that_is_late_comes_all_the_same_and_others_do_not_wait_for_it
     let Some(devices) = devices() else { return };
     let service = Scripted::new();
     let server = devices.serve(0, service.clone(), None).await;
-    let threads = driven(&link(&devices, server.local_addr()));
-    for length in LENGTHS {
-        until_driven(&threads, threads.answered() + 1, || server.connections() >= 2).await;
+    for (buffers, length) in BUFFERS.iter().flat_map(|buffers| LENGTHS.map(|length| (*buffers, length))) {
+        let link = link_by(&devices, server.local_addr(), buffers);
+        let threads = driven(&link);
+        until_driven(&threads, 1, || server.connections() >= 2).await;
         let started = service.started();
         let late = read(Behaviour::Gated, 7, 0, length, LONG);
         let waiting = tokio::spawn({
@@ -97,6 +105,8 @@ async fn an_answer_that_is_late_comes_all_the_same_and_others_do_not_wait_for_it
         service.open(1);
         let reply = within("the late answer", waiting).await.unwrap().unwrap();
         assert_bytes(&reply, &late, length as usize);
+        within("close", link.close()).await;
+        until("the worker has no connection", || server.connections() == 0).await;
     }
     server.close().await;
 }
@@ -105,19 +115,20 @@ async fn an_answer_that_is_late_comes_all_the_same_and_others_do_not_wait_for_it
 async fn a_read_that_is_never_answered_gives_its_memory_back() {
     let Some(devices) = devices() else { return };
     let server = devices.serve(0, Scripted::new(), None).await;
-    let link = link(&devices, server.local_addr());
-    let threads = driven(&link);
     let memory = pool(1);
-    for length in LENGTHS {
-        until_driven(&threads, threads.answered() + 1, || server.connections() >= 2).await;
+    for (buffers, length) in BUFFERS.iter().flat_map(|buffers| LENGTHS.map(|length| (*buffers, length))) {
+        let link = link_by(&devices, server.local_addr(), buffers);
+        let threads = driven(&link);
+        until_driven(&threads, 1, || server.connections() >= 2).await;
         let (threads, into, runtime) = (Arc::clone(&threads), memory.try_alloc(length as usize), Handle::current());
         let request = read(Behaviour::Never, 0, 0, length, Duration::from_millis(100));
         let call = tokio::task::spawn_blocking(move || runtime.block_on(threads.call(request, into)));
         let result = within("the deadline", call).await.unwrap();
         assert!(result.is_err(), "{result:?}");
         until("the memory is free", || memory.used() == 0).await;
+        within("close", link.close()).await;
+        until("the worker has no connection", || server.connections() == 0).await;
     }
-    within("close", link.close()).await;
     server.close().await;
 }
 
