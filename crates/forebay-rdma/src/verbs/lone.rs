@@ -124,8 +124,11 @@ impl Lone {
         until: Instant,
     ) -> Came {
         // Credits, and whether the worker goes.
-        let came = self.exchange.take_in(&self.own, &self.counted.0);
-        if came.is_err() || self.exchange.is_leaving || self.has_ended() {
+        if let Err(reason) = self.exchange.take_in(&self.own, &self.counted.0) {
+            self.exchange.call = Some(call);
+            return self.gone(&reason);
+        }
+        if self.exchange.is_leaving || self.has_ended() {
             self.end();
             return Came::Gone(Some(call));
         }
@@ -187,18 +190,27 @@ impl Lone {
     #[cold]
     fn gone(self, reason: &str) -> Came {
         let Exchange { peer, mut pair, call, .. } = self.exchange;
-        pair.disconnect();
-        tracing::debug!(%peer, reason, "a connection of a thread that waits for answers itself has ended");
-        let Some(mut call) = call else { return Came::Gone(None) };
+        // Its caller gets no error, so nobody else says so.
+        if reason == NO_REASON {
+            tracing::debug!(%peer, reason, "a connection of a thread that waits for answers itself has ended");
+        } else {
+            tracing::warn!(%peer, reason, "a connection of a thread that waits for answers itself is given up");
+        }
+        let Some(mut call) = call else {
+            pair.disconnect();
+            return Came::Gone(None);
+        };
         // What has come of its payload comes again.
         call.came = 0;
-        if let Some(window) = call.window.take() {
-            call.into = pair.destroy(window);
-            if call.into.is_none() {
-                let reason = "it has ended, and its card does not let go of a buffer".to_owned();
-                call.end(Err(LinkError::Lost { peer: peer.to_string(), reason }.into()));
-                return Came::Gone(None);
-            }
+        let Some(window) = call.window.take() else {
+            pair.disconnect();
+            return Came::Gone(Some(call));
+        };
+        call.into = pair.destroy(window);
+        if call.into.is_none() {
+            let reason = "it has ended, and its card does not let go of a buffer".to_owned();
+            call.end(Err(LinkError::Lost { peer: peer.to_string(), reason }.into()));
+            return Came::Gone(None);
         }
         Came::Gone(Some(call))
     }
