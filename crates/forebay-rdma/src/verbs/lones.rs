@@ -83,11 +83,11 @@ impl Lones {
         };
         // Who closes the link waits for what is under way.
         let _token = self.tasks.token();
-        let Some(lone) = self.take(thread) else { return Asked::Not { call, may_wait: true } };
+        // First: none is made for reads that are not waited for.
         if restraint.holds_back() {
-            self.put_back(lone);
             return Asked::Not { call, may_wait: false };
         }
+        let Some(lone) = self.take(thread) else { return Asked::Not { call, may_wait: true } };
         match lone.call(request, call, answered, &self.waits, turn.until()) {
             Came::Answered(lone, result) => {
                 turn.answered();
