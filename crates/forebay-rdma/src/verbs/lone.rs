@@ -3,7 +3,7 @@
 //!
 //! One thread has it at a time, so nothing of it needs a lock. Between two calls nobody looks at it, and nothing wakes anybody. What the
 //! worker has said meanwhile is found by the next call, which goes over another connection if this one has ended: only reads come this
-//! way, and the buffer is its caller's again once the queue pair was destroyed.
+//! way, and the buffer is its caller's again once the queue pair was destroyed. Where payload comes in messages, the thread copies it.
 //!
 //! A call whose answer does not come in time is taken on by the I/O thread, with the connection and all that is under way on it
 //! ([`Parts`]).
