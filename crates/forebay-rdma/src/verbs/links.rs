@@ -359,7 +359,12 @@ fn post_all(pair: &mut QueuePair, channel: &mut Channel) -> Result<(), String> {
                 let post = channel.begin();
                 pair.send(post, |frame| channel.fill(frame))
             }
-            Next::Credits => pair.send(Post::default(), |frame| channel.fill_credits(frame)),
+            // Nothing may follow it for long: without a completion of its own it would count as under way until then, and a peer that
+            // took it as one that takes nothing.
+            Next::Credits => {
+                let post = Post { signalled: true, ..Post::default() };
+                pair.send(post, |frame| channel.fill_credits(frame))
+            }
         };
         sent.map_err(|error| error.to_string())?;
     }
