@@ -83,7 +83,7 @@ class Suite:
 
 ON_FSSPEC = Suite(PACKAGE / "tests/programs", ROOT / "docs/python.md", ("common", "streamers"))
 ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "given_buckets", "suite"))
-ON_MOUNT = Suite(PACKAGE / "tests/on_mount", ROOT / "docs/models.md", ("mounted",))
+ON_MOUNT = Suite(PACKAGE / "tests/on_mount", ROOT / "docs/models.md", ("mounted", "streaming"))
 SUITES = (ON_FSSPEC, ON_S3, ON_MOUNT)
 #: How long one of them may take: each has a shorter deadline of its own where it waits for others.
 PROGRAM_WITHIN_SECONDS = 600

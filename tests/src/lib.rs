@@ -83,7 +83,7 @@ pub use terminal::terminal;
 pub use tree::{Tree, TreeFile};
 pub use two_mounts::TwoMounts;
 pub use upload::upload;
-pub use wait::{eventually, once};
+pub use wait::{Ends, eventually, once};
 pub use worker::Worker;
 
 /// Says why a test does not run here; `make test` collects these lines, which the test harness does not capture. The test

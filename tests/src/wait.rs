@@ -1,9 +1,20 @@
 //! Waiting for a condition, always with a deadline.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often a condition is looked at.
 const EVERY: Duration = Duration::from_millis(10);
+
+/// Tells threads that go on until they are told otherwise, when it is dropped: also where the thread fails that would have told them,
+/// which waits for them then.
+pub struct Ends<'a>(pub &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Waits until `condition` holds.
 ///

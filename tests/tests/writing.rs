@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_e2e::reading;
-use forebay_e2e::{Bucket, Fio, Mount, Setup, TwoMounts, eventually, is_root};
+use forebay_e2e::{Bucket, Ends, Fio, Mount, Setup, TwoMounts, eventually, is_root};
 use forebay_testkit::DataSet;
 use rustix::io::Errno;
 
@@ -218,6 +218,8 @@ fn a_reader_never_sees_a_mix_while_a_writer_replaces_the_file_again_and_again() 
     write(0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also where the writer fails: the readers are waited for.
+        let _ends = Ends(&done);
         let readers = [&mounts.near, &mounts.far, &mounts.far].map(|mount| {
             let (done, path) = (&done, mount.path("file"));
             let is_near = std::ptr::eq(mount, &mounts.near);

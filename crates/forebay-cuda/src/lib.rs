@@ -13,7 +13,7 @@
 //! (`registered.rs`): the window is registered once, a piece at a time. All other bytes go through a buffer of a ring of pinned ones
 //! (`staging.rs`), which is as large as the [`Pipeline`] has slots, and is made when it is first needed.
 //!
-//! ADR 0041 has the reasons. Nothing of this was ever run on a GPU.
+//! ADR 0041 has the reasons.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 

@@ -17,8 +17,8 @@ use tracing::debug;
 
 use crate::channel::descriptor::Descriptor;
 
-/// Where files are registered. Clones register at the same mount.
-#[derive(Clone)]
+/// Where files are registered. Clones register at the same mount. By default there is none, as after its end.
+#[derive(Clone, Default)]
 pub struct Backings(Arc<RwLock<Option<Descriptor>>>);
 
 /// A file that the kernel may be told to use in place of ours. Ended when it is dropped.

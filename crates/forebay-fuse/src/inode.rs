@@ -25,9 +25,9 @@ use forebay_types::{Attr, Failure, FileId, FileKind, FileVersion, FsPath};
 use crate::mode::{Mode, Reading};
 use crate::pinned::{How, Pinned};
 
-/// How long a new inode is kept for the writer that it was made for. The kernel looks a name up again and opens what it finds
-/// once; a reader in between must not have it passed through again.
-const KEPT_FOR_WRITER: Duration = Duration::from_secs(10);
+/// How long what a name leads to is kept for a writer that was sent to look it up again. The kernel opens what it finds then, once;
+/// a reader in between must not have it passed through again.
+pub(crate) const KEPT_FOR_WRITER: Duration = Duration::from_secs(10);
 /// How old what another process knew is taken to be: too old to save an open a question.
 const RESTORED_AGE: Duration = Duration::from_secs(60);
 
@@ -336,7 +336,22 @@ impl Inode {
 
     /// Whether it is kept for a writer that is about to come.
     pub(crate) fn is_kept(&self) -> bool {
-        is_ahead(self.state.lock().kept_until)
+        is_ahead(self.kept_until())
+    }
+
+    /// Until when.
+    pub(crate) fn kept_until(&self) -> Option<Instant> {
+        self.state.lock().kept_until
+    }
+
+    /// It is kept for a writer until then. `false`: the kernel passes its handles through, so it cannot be written.
+    pub(crate) fn keep(&self, until: Instant) -> bool {
+        let mut state = self.state.lock();
+        if matches!(state.mode, Mode::Passed { .. }) {
+            return false;
+        }
+        state.kept_until = state.kept_until.max(Some(until));
+        true
     }
 
     /// A handle for reading was closed. Returns what it was passed through to, if it was the last such handle: drop
@@ -353,7 +368,6 @@ impl Inode {
         };
         let mut successor = Self::new(ino, path, known);
         *successor.lookups.get_mut() = 0;
-        successor.state.get_mut().kept_until = Some(Instant::now() + KEPT_FOR_WRITER);
         successor
     }
 
@@ -382,7 +396,7 @@ impl Inode {
                 draft
             }
         };
-        (state.writers, state.kept_until) = (state.writers + 1, None);
+        state.writers += 1;
         Ok(Some(draft))
     }
 

@@ -23,7 +23,7 @@ use forebay_handover::{Journal, Record};
 use forebay_locks::{Mutex, RwLock};
 use forebay_types::{Attr, FileId, FsPath};
 
-use crate::inode::{Inode, Known, version_id};
+use crate::inode::{Inode, KEPT_FOR_WRITER, Known, version_id};
 
 /// The root's number, by FUSE's definition.
 pub(crate) const ROOT: u64 = 1;
@@ -48,6 +48,10 @@ pub(crate) struct InodeTable {
     /// Paths that must be asked anew at the origin, with the inode that was found changed. Bounded by the inodes.
     suspects: Mutex<HashMap<FsPath, u64>>,
     suspect_count: AtomicUsize,
+    /// Names whose writer was sent to look them up again, and until when it is awaited. Whatever inode it finds it must be able to
+    /// write: the kernel asks no third time. Bounded by how many such writers come within [`KEPT_FOR_WRITER`].
+    awaited: Mutex<HashMap<FsPath, Instant>>,
+    awaited_count: AtomicUsize,
     journal: Journal,
 }
 
@@ -68,9 +72,12 @@ impl InodeTable {
         for inode in held {
             table.shard(inode.ino).write().insert(inode.ino, inode);
         }
+        let kept = |(path, inode): (&FsPath, &Arc<Inode>)| Some((path.clone(), inode.kept_until()?));
+        let awaited: HashMap<_, _> = named.iter().filter_map(kept).collect();
         table.local_count.store(named.len(), Ordering::Release);
         table.suspect_count.store(suspects.len(), Ordering::Release);
-        Self { local: RwLock::new(named), suspects: Mutex::new(suspects), ..table }
+        table.awaited_count.store(awaited.len(), Ordering::Release);
+        Self { local: RwLock::new(named), suspects: Mutex::new(suspects), awaited: Mutex::new(awaited), ..table }
     }
 
     fn empty(number_of: NumberOf) -> Self {
@@ -81,6 +88,8 @@ impl InodeTable {
             local_count: AtomicUsize::new(0),
             suspects: Mutex::default(),
             suspect_count: AtomicUsize::new(0),
+            awaited: Mutex::default(),
+            awaited_count: AtomicUsize::new(0),
             journal: Journal::default(),
         }
     }
@@ -124,6 +133,7 @@ impl InodeTable {
         if let Some(inode) = self.local(path) {
             if inode.is_meant_by(&known) {
                 inode.learn(known);
+                let inode = if self.is_ready(path, &inode) { inode } else { self.supersede(&inode) };
                 self.hold(&inode);
                 return inode;
             }
@@ -132,10 +142,11 @@ impl InodeTable {
         }
         let first = number();
         let mut ino = first;
-        loop {
+        let passed = loop {
             match self.shard(ino).write().entry(ino) {
                 Entry::Vacant(vacant) => {
                     let inode = Inode::of_version(ino, path.clone(), version, known);
+                    self.is_ready(path, &inode);
                     let inode = Arc::clone(vacant.insert(Arc::new(inode)));
                     self.note_held(&inode);
                     if ino != first {
@@ -145,6 +156,9 @@ impl InodeTable {
                 }
                 Entry::Occupied(occupied) if occupied.get().is_at(path, version) => {
                     let inode = occupied.get();
+                    if !self.is_ready(path, inode) {
+                        break Arc::clone(inode);
+                    }
                     let lookups = inode.lookups.fetch_add(1, Ordering::Relaxed) + 1;
                     self.journal.append(|| Record::Lookups { ino, lookups });
                     if ino != ROOT {
@@ -154,7 +168,10 @@ impl InodeTable {
                 }
                 Entry::Occupied(_) => ino = unreserved(ino.wrapping_add(1)),
             }
-        }
+        };
+        let successor = self.supersede(&passed);
+        self.hold(&successor);
+        successor
     }
 
     /// An inode with a number of its own for something that was created here; the kernel holds it once.
@@ -171,12 +188,30 @@ impl InodeTable {
     }
 
     /// The name of an inode that cannot be written leads from now on to one that can, and that the kernel does not hold yet.
-    pub(crate) fn supersede(&self, inode: &Inode) {
+    pub(crate) fn supersede(&self, inode: &Inode) -> Arc<Inode> {
+        let (path, now) = (inode.path(), Instant::now());
+        let until = now + KEPT_FOR_WRITER;
+        let mut awaited = self.awaited.lock();
+        awaited.retain(|_, until| now < *until);
+        awaited.insert(path.clone(), until);
+        self.awaited_count.store(awaited.len(), Ordering::Release);
+        drop(awaited);
         let successor = Arc::new(inode.successor(unreserved(rand::random())));
+        successor.keep(until);
         inode.remove();
         self.note(inode);
         self.note(&successor);
-        self.name(&inode.path(), &successor);
+        self.name(&path, &successor);
+        successor
+    }
+
+    /// Whether an inode that `path` leads to can be written, where a writer of it is awaited: it is kept for that writer.
+    fn is_ready(&self, path: &FsPath, inode: &Inode) -> bool {
+        if self.awaited_count.load(Ordering::Acquire) == 0 {
+            return true;
+        }
+        let until = self.awaited.lock().get(path).copied().filter(|until| Instant::now() < *until);
+        until.is_none_or(|until| inode.keep(until))
     }
 
     /// Counts one lookup of an inode that the kernel may have forgotten meanwhile.

@@ -244,8 +244,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         let started = Restart {
-            // What runs has a number, and waits.
-            arguments: [&b"-c"[..], b"read wait", b"", b"last"].map(<[u8]>::to_vec).to_vec(),
+            // What runs has a number, says that it does, and waits: of a program that the kernel still begins there are no arguments.
+            arguments: [&b"-c"[..], b"echo runs; read wait", b"", b"last"].map(<[u8]>::to_vec).to_vec(),
             environment: vec![(b"A".to_vec(), b"a=b".to_vec()), (b"EMPTY".to_vec(), Vec::new())],
             ..Restart::of_program("/bin/sh")
         };
@@ -255,9 +255,12 @@ mod tests {
             .envs([("A", "a=b"), ("EMPTY", ""), ("NOTIFY_SOCKET", "/run/notify")])
             .current_dir("/")
             .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
+        let mut runs = [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut runs).unwrap();
         let found = Restart::of_process(child.id()).unwrap();
         assert_eq!((&found.arguments, &found.environment), (&started.arguments, &started.environment));
         assert_eq!((found.directory.as_slice(), found.log.as_deref()), (&b"/"[..], Some(log.as_os_str().as_bytes())));

@@ -178,8 +178,9 @@ impl DraftInner {
     pub(crate) fn retire(&self) {
         let _io = self.io.write();
         let mut state = self.state.lock();
-        // Dirty: it is being written again. Unlinked: the staged file is all there is.
-        if state.dirty || state.unlinked || state.attr.is_none() {
+        // Dirty: it is being written again. Unlinked: the staged file is all there is. Never synced: what is staged is nowhere else.
+        let is_all_there_is = state.attr.is_none() && state.content.staged() > 0;
+        if state.dirty || state.unlinked || is_all_there_is {
             return;
         }
         let Some(staged) = state.file.take() else { return };

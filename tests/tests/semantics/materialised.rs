@@ -2,8 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use forebay_e2e::{eventually, skipped};
+use forebay_e2e::{Ends, eventually, skipped};
 
 use super::{One, SOON, bytes, close, truncate};
 
@@ -114,4 +116,30 @@ fn many_writers_come_while_readers_have_it_open() {
         }
     });
     assert!(one.object("f").unwrap()[..8] == [11; 8]);
+}
+
+#[test]
+fn a_writer_comes_again_and_again_between_readers_that_come_and_go() {
+    let Some((one, old)) = one() else { return };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = Ends(&done);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // Read whole, which makes it worth passing through. What the kernel looks up it forgets soon.
+                    let read = std::fs::read(one.path("f")).unwrap();
+                    assert!(read.len() == SIZE && read[1..] == old[1..]);
+                }
+            });
+        }
+        for round in 0..100 {
+            std::thread::sleep(Duration::from_millis(20));
+            let writer = OpenOptions::new().write(true).open(one.path("f"));
+            let writer = writer.unwrap_or_else(|error| panic!("{round}: {error}"));
+            writer.write_all_at(&[round as u8], 0).unwrap();
+            close(writer).unwrap();
+        }
+    });
+    assert!(one.object("f").unwrap()[0] == 99);
 }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::options::MountOptions;
-use forebay_handover::{Agreed, Handles, State, read_kept};
+use crate::pinned::Pinned;
+use forebay_fuse_io::Backings;
+use forebay_handover::{Agreed, Handles, HeldInode, Open, State, read_kept};
 use forebay_types::{FileKind, FileVersion, VersionTag};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -199,6 +201,48 @@ fn handed_over(table: &InodeTable, now: Instant) -> InodeTable {
     let named = table.named().iter().map(|(path, inode)| (path.clone(), leads(inode))).collect();
     let copy = InodeTable::restored(held.values().cloned(), named, table.suspects().into_iter().collect());
     InodeTable { number_of: table.number_of, ..copy }
+}
+
+#[test]
+fn a_writer_that_looks_again_finds_what_it_can_write_whatever_the_kernel_forgot_meanwhile() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let passed = table.remember(&path("file"), known(Some(1), now));
+    let first = table.supersede(&passed);
+    // The kernel looks up a name twice whose inode is another one than before, and forgets what it was told first.
+    assert_eq!(table.remember(&path("file"), known(Some(1), now)).ino, first.ino);
+    table.forget(first.ino, 1);
+    let second = table.remember(&path("file"), known(Some(1), now));
+    assert!(second.is_kept(), "no reader has it passed through before its writer comes");
+    // All of it is forgotten, and another writer has replaced it: those are new inodes.
+    table.forget(second.ino, 1);
+    table.forget(passed.ino, 1);
+    for version in [1, 2] {
+        let found = table.remember(&path("file"), known(Some(version), now));
+        assert!(found.is_kept(), "version {version}");
+    }
+    assert!(!table.remember(&path("other"), known(Some(1), now)).is_kept());
+}
+
+#[test]
+fn a_writer_that_looks_again_is_not_led_to_what_readers_have_passed_through() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let old = table.remember(&path("file"), known(Some(1), now));
+    let newer = table.remember(&path("file"), known(Some(2), now));
+    let open = Open::Passed { backing: 1, size: 1, handles: 1 };
+    let passed = HeldInode { open, ..newer.handed().unwrap() };
+    let pinned = |backing, size| Arc::new(Pinned::inherited(Backings::default().adopt(backing), size));
+    let newer = Arc::new(Inode::restored(passed, now, pinned));
+    let held = [Arc::clone(&old), Arc::clone(&newer)];
+    let table = InodeTable::restored(held, HashMap::new(), HashMap::new());
+    let first = table.supersede(&old);
+    // The version that readers have open is the current one by now.
+    table.unname(&path("file"), &first);
+    let found = table.remember(&path("file"), known(Some(2), now));
+    assert!(found.ino != newer.ino && found.is_kept());
+    assert!(newer.is_removed());
+    assert_eq!(table.remember(&path("file"), known(Some(2), now)).ino, found.ino);
 }
 
 #[test]

@@ -191,6 +191,11 @@ proptest! {
     }
 }
 
+#[test]
+fn a_draft_that_was_moved_and_never_changed_leaves_nothing_behind() {
+    run(900, &[(3, 50), (1000, 200)], Some(0), vec![Step::Move]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writers_readers_and_syncs_at_once_lose_nothing() {
     const PART: usize = 100;
