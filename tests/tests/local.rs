@@ -155,6 +155,33 @@ fn without_a_setting_a_file_that_is_read_twice_is_served_by_the_kernel_and_lies_
     assert_eq!(bucket.gets(), gets, "nothing was fetched again");
 }
 
+/// They are in memory twice when the kernel reads them, since their pages are not adopted: so that is for what is spare of it.
+#[test]
+fn small_files_that_are_read_again_and_again_drive_nothing_out_and_are_passed_through_where_memory_is_spare() {
+    const FILES: u64 = 600;
+    const SIZE: u64 = 100_000;
+    let bucket = Bucket::new();
+    for file in 0..FILES {
+        bucket.put(&format!("d/{file}"), DATA, SIZE);
+    }
+    let Some(mount) = by_default(&bucket) else { return };
+    let right = DATA.expected(0..SIZE);
+    let read_all = || {
+        (0..FILES).for_each(|file| assert!(std::fs::read(mount.path(&format!("d/{file}"))).unwrap() == right, "{file}"))
+    };
+    read_all();
+    let gets = bucket.gets();
+    read_all();
+    assert_eq!(count(&mount, "/local/fills/done"), 0, "a second open is not enough");
+    eventually("some are passed through", SOON, || {
+        read_all();
+        count(&mount, "/local/handles/passed") > 0
+    });
+    read_all();
+    assert_eq!(bucket.gets(), gets, "nothing was evicted for a second copy");
+    assert!(count(&mount, "/store/memory/used") <= 128 * MIB);
+}
+
 #[test]
 fn files_and_blocks_that_take_turns_stay_within_the_memory_of_the_worker() {
     const FILES: u64 = 12;

@@ -42,6 +42,8 @@ pub(crate) struct Fill {
     pub(crate) reads_back: bool,
     /// Who lends the room that it takes, if anybody does.
     pub(crate) lender: Option<Arc<dyn Lender>>,
+    /// Whether the lender may evict for it.
+    pub(crate) may_evict: bool,
     pub(crate) cancelled: CancellationToken,
 }
 
@@ -55,13 +57,14 @@ pub(crate) struct Whole {
 /// Room that a fill has of its lender so far: given back, unless the fill succeeds.
 struct Loan<'a> {
     lender: Option<&'a Arc<dyn Lender>>,
+    may_evict: bool,
     bytes: u64,
 }
 
 impl Loan<'_> {
     async fn more(&mut self, bytes: u64) -> Result<(), Failed> {
         let Some(lender) = self.lender else { return Ok(()) };
-        if !lender.lend(bytes).await {
+        if !lender.lend(bytes, self.may_evict).await {
             return Err(Failed::NoRoom);
         }
         self.bytes += bytes;
@@ -102,7 +105,7 @@ impl Fill {
         }
         let (backend, name) = (Arc::clone(&self.backend), self.name);
         // Before the part, so that what it takes is free when the loan is given back.
-        let mut loan = Loan { lender: self.lender.as_ref(), bytes: 0 };
+        let mut loan = Loan { lender: self.lender.as_ref(), may_evict: self.may_evict, bytes: 0 };
         loan.more(room_of(name.size) - name.size).await?;
         let mut part = Some(self.blocking(move || backend.begin(name)).await?.map_err(backend_failure)?);
         let mut checksums = BytesMut::new();

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use forebay_types::{FileId, FileVersion, MAX_BLOCK_SIZE};
 
 use crate::file::{NotTaken, Reading, Why};
-use crate::policy::Worth;
+use crate::policy::{SMALL_FILE, Worth};
 use crate::stats::LocalStats;
 pub(crate) use contents::{Action, FileIndex, Limits, MAX_FILES};
 use entry::{Entry, EntryState};
@@ -428,6 +428,12 @@ impl FileIndex {
             EntryState::Ready { .. } | EntryState::Unchecked => self.remove(file, now),
             _ => {}
         }
+    }
+
+    /// Whether who lends room for it may evict for that: not for a small file, which is in its memory twice then, unless it is asked for.
+    pub(crate) fn may_evict(&self, file: &FileId) -> bool {
+        let may = |entry: &Entry| entry.asked.is_some() || entry.size >= SMALL_FILE || self.policy.waits(entry.size);
+        self.files.get(file).is_some_and(may)
     }
 
     /// The version of a file.

@@ -12,8 +12,9 @@ use forebay_types::{BlockKey, BlockLayout, FileId, SectorChecksums};
 /// Lends room for files in memory. All numbers are bytes.
 #[async_trait::async_trait]
 pub trait Lender: Debug + Send + Sync + 'static {
-    /// Lends so much more, or nothing. It may wait until there is room.
-    async fn lend(&self, bytes: u64) -> bool;
+    /// Lends so much more, or nothing. It may wait until there is room, which it makes where it `may_evict` what it has itself; else it
+    /// lends what is spare.
+    async fn lend(&self, bytes: u64, may_evict: bool) -> bool;
 
     /// So much of what was lent is free again.
     fn give_back(&self, bytes: u64);

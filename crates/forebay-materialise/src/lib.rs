@@ -78,5 +78,6 @@ pub use lender::{Lender, WantedBack};
 pub use listed::{Listed, LocalState};
 pub use local::{Local, NOT_PERMITTED, may_pass_through};
 pub use options::LocalOptions;
+pub use policy::SMALL_FILE;
 pub use source::{Blocks, Checksummed, Source};
 pub use stats::{Bytes, FILL_SECONDS, Files, Fills, LocalStats, Opens, Refused};

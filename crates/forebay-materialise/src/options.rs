@@ -7,6 +7,12 @@ use std::time::Duration;
 use forebay_types::ByteSize;
 
 use crate::lender::Lender;
+use crate::policy::Rules;
+
+/// So many opens more make a small file worth it, where nobody asked for files. To fill one of 100 kB costs as much as 2.3 opens save
+/// afterwards (docs/benchmarks/hot-path.md). So that many are waited for: what a fill costs in vain is then no more than what was spent
+/// on the opens before.
+const SMALL_OPENS: u32 = 2;
 
 /// Where files are materialised, and which. The names are those of the keys `client.local.*`.
 #[derive(Clone, Debug)]
@@ -37,4 +43,17 @@ pub struct LocalOptions {
     pub is_automatic: bool,
     /// Whose memory they share; `None`: they have their own. Of no effect with a directory.
     pub lender: Option<Arc<dyn Lender>>,
+}
+
+impl LocalOptions {
+    /// What makes a file worth it.
+    pub(crate) fn rules(&self) -> Rules {
+        Rules {
+            size: self.size.as_u64(),
+            max_file_size: self.max_file_size.as_u64(),
+            min_opens: self.min_opens,
+            small_min_opens: self.is_automatic.then(|| self.min_opens.saturating_add(SMALL_OPENS)),
+            first_open_size: self.first_open_size.as_u64(),
+        }
+    }
 }

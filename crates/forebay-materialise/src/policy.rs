@@ -26,8 +26,9 @@ const FADED: f64 = 0.5;
 /// each other, and of which one fits, would otherwise be fetched again and again.
 const CLEARLY_LESS: f64 = 0.75;
 
-/// Smaller files are not filled while they are read for the first time: by then they have been read.
-const FILLED_WHILE_READ: u64 = 1 << 20;
+/// Files below this are small. They are not filled while they are read for the first time: by then they have been read. And whoever
+/// shares its memory with them has no use for their pages, so they are in it twice.
+pub const SMALL_FILE: u64 = 1 << 20;
 /// So much of a file from its start, or an eighth of it, makes a stream.
 const STREAMED: u64 = 8 << 20;
 
@@ -40,6 +41,8 @@ pub(crate) struct Rules {
     pub(crate) max_file_size: u64,
     /// So many opens are enough.
     pub(crate) min_opens: u32,
+    /// So many are for a [small](SMALL_FILE) file, for which nothing goes; `None`: it is like any other.
+    pub(crate) small_min_opens: Option<u32>,
     /// Up to this size the first open is.
     pub(crate) first_open_size: u64,
 }
@@ -101,6 +104,9 @@ impl Policy {
         if size > rules.max_file_size || size > rules.size / 2 {
             return Worth::Never;
         }
+        if let Some(enough) = rules.small_min_opens.filter(|_| size < SMALL_FILE) {
+            return if opens >= f64::from(enough) - FADED { Worth::IfRoom } else { Worth::No };
+        }
         if opens >= f64::from(rules.min_opens) - FADED {
             return Worth::Yes;
         }
@@ -120,7 +126,7 @@ impl Policy {
     /// fetched by pieces otherwise, each of which it waits for. Who reads at random places asks for no more than it wants.
     pub(crate) fn is_read_whole(&self, size: u64, reading: Reading) -> bool {
         let Rules { size: room, max_file_size, .. } = self.rules;
-        if size < FILLED_WHILE_READ || size > max_file_size || size > room / 2 {
+        if size < SMALL_FILE || size > max_file_size || size > room / 2 {
             return false;
         }
         // What it left out on the way is no more than what it read.
@@ -173,7 +179,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn rules() -> Rules {
-        Rules { size: 100 * MIB, max_file_size: 60 * MIB, min_opens: 2, first_open_size: 0 }
+        Rules { size: 100 * MIB, max_file_size: 60 * MIB, min_opens: 2, small_min_opens: None, first_open_size: 0 }
     }
 
     fn id(number: u32) -> FileId {
@@ -219,6 +225,22 @@ mod tests {
         // What was never opened is not counted.
         policy.closed(id(2), MIB, Reading { bytes: MIB, sequential: MIB, ..Reading::default() });
         assert_eq!(policy.counts.len(), 0);
+    }
+
+    #[test]
+    fn a_small_file_may_take_more_opens_and_nothing_goes_for_it() {
+        let (mut policy, now) = (Policy::new(Rules { small_min_opens: Some(4), ..rules() }), Instant::now());
+        let read = Reading { bytes: MIB, sequential: MIB, ..Reading::default() };
+        for worth in [Worth::No, Worth::No, Worth::No, Worth::IfRoom, Worth::IfRoom] {
+            assert_eq!(policy.opened(id(1), MIB - 1, now), worth);
+            // Not even where it is read through.
+            policy.closed(id(1), MIB - 1, read);
+        }
+        policy.opened(id(2), MIB, now);
+        assert_eq!(policy.opened(id(2), MIB, now), Worth::Yes, "it is not small");
+        // Whoever has an open wait for it wants it.
+        let mut policy = Policy::new(Rules { small_min_opens: Some(4), first_open_size: MIB, ..rules() });
+        assert_eq!(policy.opened(id(1), 100, now), Worth::Yes);
     }
 
     #[test]

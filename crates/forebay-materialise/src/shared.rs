@@ -27,7 +27,6 @@ use crate::index::{Action, Answer, FileIndex, Limits};
 use crate::memory;
 use crate::name::Name;
 use crate::options::LocalOptions;
-use crate::policy::Rules;
 use crate::source::Source;
 use crate::stats::{Counts, LocalStats};
 
@@ -87,14 +86,8 @@ impl LocalShared {
         source: Arc<dyn Source>,
         runtime: Handle,
     ) -> Arc<Self> {
-        let rules = Rules {
-            size: options.size.as_u64(),
-            max_file_size: options.max_file_size.as_u64(),
-            min_opens: options.min_opens,
-            first_open_size: options.first_open_size.as_u64(),
-        };
         let sets_aside = backend.kind() == BackendKind::Directory;
-        let index = FileIndex::new(Limits { rules, fills: options.fills.max(1), sets_aside });
+        let index = FileIndex::new(Limits { rules: options.rules(), fills: options.fills.max(1), sets_aside });
         let state = SharedState { index, waiters: HashMap::new(), open: HashMap::new(), fills: HashMap::new() };
         Arc::new_cyclic(|this| Self {
             backend,
@@ -286,6 +279,7 @@ impl LocalShared {
             // To read memory back is cheap; to read a disk back is not.
             reads_back: self.backend.kind() == BackendKind::Memory || self.options.check_writes,
             lender: self.lender().cloned(),
+            may_evict: self.state.lock().index.may_evict(&name.id),
             cancelled,
         };
         let filled = fill.run(|written| self.state.lock().index.progress(&name.id, written)).await;

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use budget::{Budget, Step, StoreUse, most_of};
 use forebay_locks::Mutex;
-use forebay_materialise::{Lender, WantedBack};
+use forebay_materialise::{Lender, SMALL_FILE, WantedBack};
 use forebay_memory::{FRAME_SIZE, LentFrame, Place, Window};
 use forebay_store::Store;
 use forebay_types::{BlockKey, BlockLayout, ByteSize, FileId, SECTOR_SIZE, SectorChecksums};
@@ -30,9 +30,7 @@ const FRAME: u32 = FRAME_SIZE as u32;
 const MIN_LENT: ByteSize = ByteSize::mib(32);
 const MIN_POOL: ByteSize = ByteSize::mib(96);
 const MIN_SHOWN_POOL: ByteSize = ByteSize::mib(128);
-/// Smaller files are not adopted. Each file that is adopted is a mapping, of which a process may have 65,530.
-const MIN_ADOPTED: u64 = 1 << 20;
-/// So many files are adopted at once.
+/// So many files are adopted at once, and no small ones: each is a mapping, of which a process may have 65,530.
 const MAX_ADOPTED: usize = 8192;
 
 /// Lends memory of a store.
@@ -76,11 +74,11 @@ impl StoreLender {
         self.most
     }
 
-    fn ask(&self, bytes: u64) -> Option<(Store, Step)> {
+    fn ask(&self, bytes: u64, may_evict: bool) -> Option<(Store, Step)> {
         let mut state = self.state.lock();
         let store = state.store.clone()?;
         let usage = state.store_use(&store);
-        let step = state.budget.ask(bytes, usage);
+        let step = state.budget.ask(bytes, may_evict, usage);
         Some((store, step))
     }
 
@@ -92,13 +90,13 @@ impl StoreLender {
         }
     }
 
-    async fn get(&self, bytes: u64) -> bool {
-        while let Some((store, step)) = self.ask(bytes) {
+    async fn get(&self, bytes: u64, may_evict: bool) -> bool {
+        while let Some((store, step)) = self.ask(bytes, may_evict) {
             match step {
                 Step::Enough => return true,
                 Step::Refuse => return false,
                 Step::GiveUp(key) => store.give_up(&key),
-                Step::Take => match frame_of(&store).await {
+                Step::Take => match frame_of(&store, may_evict).await {
                     Some(frame) => self.took(frame),
                     None => return false,
                 },
@@ -108,10 +106,11 @@ impl StoreLender {
     }
 }
 
-/// A frame of the store, for which it evicts what has to go.
-async fn frame_of(store: &Store) -> Option<LentFrame> {
+/// A frame of the store, for which it evicts what has to go if it may.
+async fn frame_of(store: &Store, may_evict: bool) -> Option<LentFrame> {
     let landing = match store.try_landing(FRAME) {
         Some(landing) => landing,
+        None if !may_evict => return None,
         None => store.landing(FRAME).await.inspect_err(|error| debug!(%error, "no frame to lend")).ok()?,
     };
     landing.lend().inspect_err(|error| debug!(%error, "a frame cannot be lent")).ok()
@@ -125,6 +124,7 @@ impl LenderState {
             pinned: memory.pinned_bytes,
             evicted: memory.bytes_evicted,
             is_full: store.is_above_watermark(),
+            spare: store.spare_memory(),
         }
     }
 
@@ -152,8 +152,8 @@ impl LenderState {
 
 #[async_trait::async_trait]
 impl Lender for StoreLender {
-    async fn lend(&self, bytes: u64) -> bool {
-        let lent = self.get(bytes).await;
+    async fn lend(&self, bytes: u64, may_evict: bool) -> bool {
+        let lent = self.get(bytes, may_evict).await;
         if !lent {
             // Frames that were taken for it are for nothing.
             self.give_back(0);
@@ -187,7 +187,7 @@ impl Lender for StoreLender {
         let mut state = self.state.lock();
         state.budget.is_once(|key| key.file == id);
         let Some(store) = state.store.clone() else { return };
-        let is_taken = layout.file_size() >= MIN_ADOPTED && state.adopted.len() < MAX_ADOPTED;
+        let is_taken = layout.file_size() >= SMALL_FILE && state.adopted.len() < MAX_ADOPTED;
         if is_taken {
             state.adopted.insert(id);
         } else if !self.has_peers {

@@ -11,6 +11,7 @@ use forebay_types::{BlockKey, FileId, SectorChecksums, SectorRange};
 use smallvec::SmallVec;
 
 use crate::core::Core;
+use crate::evict::reserve;
 use crate::index::{covered, put_in};
 use crate::run::{MemoryRun, Run};
 
@@ -78,4 +79,14 @@ pub(crate) fn set_lent_frames(core: &Core, frames: u64) {
     core.lent.store(frames.min(all) * frame, Ordering::Relaxed);
     core.memory.resize(all.saturating_sub(frames));
     core.notice_use();
+}
+
+/// See [`Store::spare_memory`](crate::Store::spare_memory).
+pub(crate) fn spare_memory(core: &Core) -> u64 {
+    let (used, capacity) = core.memory_use();
+    // The watermark is never 0.
+    let at_watermark = used.saturating_mul(100).div_ceil(u64::from(core.high_watermark.max(1)));
+    let frame = FRAME_SIZE as u64;
+    let free = u64::from(core.pool.occupancy().free_frames).saturating_sub(reserve(core, capacity / frame));
+    capacity.saturating_sub(at_watermark).min(free * frame)
 }

@@ -163,7 +163,7 @@ async fn evict_disk(core: &Core, slab: &Slab) {
 
 /// How many frames of a tier to keep wholly free: half of what lies above the high watermark, so that a tier of large
 /// runs has them by its watermark alone. None in a small tier, where a frame is too much to keep empty.
-fn reserve(core: &Core, frames: u64) -> u64 {
+pub(crate) fn reserve(core: &Core, frames: u64) -> u64 {
     frames * u64::from(100 - core.high_watermark) / 200
 }
 

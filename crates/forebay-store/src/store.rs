@@ -311,6 +311,12 @@ impl Store {
         self.core.is_above_watermark()
     }
 
+    /// Bytes of memory that could be lent before eviction makes room for anything: what is below the watermark, in frames that are free.
+    #[must_use]
+    pub fn spare_memory(&self) -> u64 {
+        adopted::spare_memory(&self.core)
+    }
+
     /// Sets how many bytes each account may have, in memory and on disk each; accounts that are not named have no bound. What
     /// is over it goes soon after, and never fails a reader.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = (Account, ByteSize)>) {

@@ -15,7 +15,7 @@ use crate::policy::{HALF_LIFE, Rules};
 const MIB: u64 = 1 << 20;
 
 fn limits(size: u64) -> Limits {
-    let rules = Rules { size, max_file_size: size, min_opens: 2, first_open_size: 0 };
+    let rules = Rules { size, max_file_size: size, min_opens: 2, small_min_opens: None, first_open_size: 0 };
     Limits { rules, fills: 2, sets_aside: false }
 }
 

@@ -9,6 +9,7 @@ use forebay_types::{BlockKey, BlockLayout, FileId, SectorChecksums};
 
 use super::*;
 use crate::lender::{Lender, WantedBack};
+use crate::policy::SMALL_FILE;
 
 /// Lends up to so much, and notes what it is told.
 #[derive(Debug, Default)]
@@ -24,6 +25,7 @@ struct Lent {
     wanted: Option<u64>,
     wrong: Vec<FileId>,
     doubled: usize,
+    may_evict: Vec<bool>,
     whole: HashSet<FileId>,
     is_ended: bool,
 }
@@ -40,8 +42,9 @@ impl FakeLender {
 
 #[async_trait::async_trait]
 impl Lender for FakeLender {
-    async fn lend(&self, bytes: u64) -> bool {
+    async fn lend(&self, bytes: u64, may_evict: bool) -> bool {
         let mut state = self.state.lock();
+        state.may_evict.push(may_evict);
         let fits = !state.is_ended && state.held + bytes <= state.most;
         state.held += if fits { bytes } else { 0 };
         fits
@@ -159,5 +162,33 @@ async fn a_file_of_which_the_lender_read_wrong_bytes_is_shown_to_nobody_else() {
     drop(file);
     until("it is given back", || lender.held() == 0).await;
     assert_eq!(rig.local.stats().corrupt_sectors, 1);
+    rig.close().await;
+}
+
+#[tokio::test]
+async fn nothing_is_evicted_for_a_small_file_unless_it_is_asked_for() {
+    const SMALL: u64 = 3 * BLOCK as u64 + 1;
+    let lender = FakeLender::of(64 << 20);
+    let lent = Some(Arc::clone(&lender) as Arc<dyn Lender>);
+    let rig = Rig::new(LocalOptions { lender: lent, is_automatic: true, ..options() });
+    let may_evict = || std::mem::take(&mut lender.state.lock().may_evict);
+    let small = version("/small", SMALL);
+    for _ in 0..3 {
+        assert!(matches!(rig.open(&small), Verdict::No));
+    }
+    assert!(rig.local.list().is_empty(), "two opens are enough for larger ones only");
+    assert!(matches!(rig.open(&small), Verdict::No));
+    until("it is there", || rig.local.stats().files.ready == 1).await;
+    assert!(may_evict().iter().all(|may| !may));
+    let asked = version("/asked", SMALL);
+    let Ok(Verdict::Waiting(waiting)) = rig.local.want(asked.id(), &asked, Why::Command) else { panic!("no wait") };
+    drop(waiting.done().await.unwrap());
+    let of_asked = may_evict();
+    assert!(!of_asked.is_empty() && of_asked.iter().all(|may| *may), "{of_asked:?}");
+    let large = version("/large", SMALL_FILE + 1);
+    assert!(matches!((rig.open(&large), rig.open(&large)), (Verdict::No, Verdict::No)));
+    until("it is there", || rig.local.stats().files.ready == 3).await;
+    let of_large = may_evict();
+    assert!(!of_large.is_empty() && of_large.iter().all(|may| *may), "{of_large:?}");
     rig.close().await;
 }

@@ -39,6 +39,8 @@ pub(crate) struct StoreUse {
     pub(crate) evicted: u64,
     /// Whether it is fuller than it is to be.
     pub(crate) is_full: bool,
+    /// Bytes that it can do without before it evicts anything.
+    pub(crate) spare: u64,
 }
 
 /// What is to be done next so that a file gets its room.
@@ -99,8 +101,9 @@ impl Budget {
         self.frames
     }
 
-    /// Files ask for so much more: what is to be done. They have it when that is [`Step::Enough`].
-    pub(crate) fn ask(&mut self, bytes: u64, store: StoreUse) -> Step {
+    /// Files ask for so much more: what is to be done. They have it when that is [`Step::Enough`]. Where nothing may be evicted for
+    /// them, they get what is spare.
+    pub(crate) fn ask(&mut self, bytes: u64, may_evict: bool, store: StoreUse) -> Step {
         let wanted = self.held.saturating_add(self.lingering).saturating_add(bytes);
         // More is lent than may be where files that are gone are mapped: that is not for others.
         if wanted <= (self.frames * self.frame).min(self.most) {
@@ -108,6 +111,9 @@ impl Budget {
             return Step::Enough;
         }
         if wanted > self.allowed(store) {
+            return Step::Refuse;
+        }
+        if !may_evict && store.spare < self.frame {
             return Step::Refuse;
         }
         match self.doubled.front() {

@@ -36,9 +36,9 @@ async fn what_is_lent_is_used_memory_of_the_pool_until_it_is_given_back() {
     let store = store(128).await;
     let lender = StoreLender::over(&store, false).unwrap();
     assert_eq!((lender.most(), store.pool().used()), (ByteSize::mib(64), 0));
-    assert!(lender.lend(10 * MIB).await && lender.lend(MIB).await);
+    assert!(lender.lend(10 * MIB, true).await && lender.lend(MIB, true).await);
     assert_eq!(store.pool().used(), 12 * MIB);
-    assert!(!lender.lend(60 * MIB).await, "that is more than half");
+    assert!(!lender.lend(60 * MIB, true).await, "that is more than half");
     assert_eq!(store.pool().used(), 12 * MIB, "nothing is taken in vain");
     lender.give_back(11 * MIB);
     assert_eq!(store.pool().used(), 0);
@@ -55,7 +55,7 @@ async fn a_store_whose_memory_is_taken_ahead_lends_from_the_start() {
     let options = StoreOptions { prewarm: Prewarm::AtStart, ..StoreOptions::in_memory(pool) };
     let store = Store::open(options).await.unwrap();
     let lender = StoreLender::over(&store, false).unwrap();
-    assert!(lender.lend(10 * MIB).await);
+    assert!(lender.lend(10 * MIB, true).await);
     assert_eq!(store.pool().used(), 12 * MIB);
     store.close().await;
 }
@@ -70,15 +70,38 @@ async fn blocks_go_for_what_is_lent_those_first_that_are_in_a_file_too() {
     }
     let is_there = |index| store.is_in_memory(&key(1, index), 0, BLOCK);
     lender.is_doubled(key(1, 27));
-    assert!(lender.lend(4 * MIB).await);
+    assert!(lender.lend(4 * MIB, true).await);
     assert!(is_there(27), "there was room");
-    assert!(lender.lend(4 * MIB).await);
+    assert!(lender.lend(4 * MIB, true).await);
     assert!(!is_there(27), "it is in a file too");
-    assert!(lender.lend(56 * MIB).await);
+    assert!(lender.lend(56 * MIB, true).await);
     assert_eq!(store.stats().memory.used / MIB / 4, 16 + (0..28).filter(|index| is_there(*index)).count() as u64);
     lender.give_back(64 * MIB);
     fill(&store, key(2, 0), 2).await;
     assert!(store.is_in_memory(&key(2, 0), 0, BLOCK), "the memory is the store's again");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn no_block_goes_for_files_that_may_have_what_is_spare_only() {
+    let store = store(128).await;
+    let lender = StoreLender::over(&store, false).unwrap();
+    let blocks = 20;
+    for index in 0..blocks {
+        fill(&store, key(1, index), 1).await;
+    }
+    let mut lent = 0;
+    while lender.lend(MIB, false).await {
+        lent += 1;
+        assert!(lent <= 64, "that is all that can be lent");
+    }
+    // 20 of 32 frames are used, and nine tenths of those that are not lent may be.
+    assert_eq!(lent, 9 * 4);
+    assert!(!store.is_above_watermark() && store.spare_memory() < u64::from(FRAME));
+    // Eviction looks by itself once a second, too.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!((0..blocks).all(|index| store.is_in_memory(&key(1, index), 0, BLOCK)), "nothing went");
+    assert!(lender.lend(4 * MIB, true).await, "others may have something evicted");
     store.close().await;
 }
 
@@ -121,7 +144,7 @@ async fn a_small_file_is_the_first_to_leave_a_store_that_needs_room_unless_peers
             fill(&store, key(2, index), 2).await;
         }
         assert!(store.try_read(&key(1, 0), 0, 1000).is_some(), "it is used as much as others");
-        assert!(lender.lend(MIB).await);
+        assert!(lender.lend(MIB, true).await);
         assert_eq!(is_there(), has_peers);
         store.close().await;
     }
@@ -131,10 +154,10 @@ async fn a_small_file_is_the_first_to_leave_a_store_that_needs_room_unless_peers
 async fn after_the_end_nothing_is_lent_and_the_store_has_all_of_its_memory() {
     let store = store(128).await;
     let lender = StoreLender::over(&store, false).unwrap();
-    assert!(lender.lend(20 * MIB).await);
+    assert!(lender.lend(20 * MIB, true).await);
     lender.end();
     assert_eq!(store.pool().used(), 0);
-    assert!(!lender.lend(1).await);
+    assert!(!lender.lend(1, true).await);
     lender.give_back(20 * MIB);
     lender.lingers(MIB);
     assert!(lender.wanted_back(Instant::now()).is_none());

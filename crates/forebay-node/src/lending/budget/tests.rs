@@ -15,14 +15,14 @@ fn key(index: u64) -> BlockKey {
 }
 
 fn roomy() -> StoreUse {
-    StoreUse::default()
+    StoreUse { spare: u64::MAX, ..StoreUse::default() }
 }
 
 /// Asks until it is settled; how many frames were taken, or `None` if it was refused.
 fn lend(budget: &mut Budget, bytes: u64, store: StoreUse) -> Option<u64> {
     let mut taken = 0;
     loop {
-        match budget.ask(bytes, store) {
+        match budget.ask(bytes, true, store) {
             Step::Enough => return Some(taken),
             Step::Take => {
                 budget.took();
@@ -71,14 +71,28 @@ fn no_more_is_lent_than_can_be_and_less_where_blocks_are_pinned() {
 fn what_is_there_twice_goes_first_where_the_store_is_full() {
     let mut budget = Budget::new(48 * MIB, FRAME);
     (0..3).for_each(|index| budget.is_doubled(key(index)));
-    assert_eq!(budget.ask(MIB, roomy()), Step::Take, "there is room");
+    assert_eq!(budget.ask(MIB, true, roomy()), Step::Take, "there is room");
     let full = StoreUse { is_full: true, ..roomy() };
     let mut budget = Budget::new(48 * MIB, FRAME);
     (0..3).for_each(|index| budget.is_doubled(key(index)));
-    assert_eq!(budget.ask(MIB, full), Step::GiveUp(key(0)));
+    assert_eq!(budget.ask(MIB, true, full), Step::GiveUp(key(0)));
     budget.is_once(|key| key.index == 1);
-    assert_eq!(budget.ask(MIB, full), Step::GiveUp(key(2)));
-    assert_eq!(budget.ask(MIB, full), Step::Take, "there is nothing else");
+    assert_eq!(budget.ask(MIB, true, full), Step::GiveUp(key(2)));
+    assert_eq!(budget.ask(MIB, true, full), Step::Take, "there is nothing else");
+}
+
+#[test]
+fn what_nothing_may_be_evicted_for_gets_what_is_spare() {
+    let mut budget = Budget::new(48 * MIB, FRAME);
+    budget.is_doubled(key(0));
+    let spare = |spare| StoreUse { spare, ..roomy() };
+    assert_eq!(budget.ask(MIB, false, spare(FRAME - 1)), Step::Refuse);
+    assert_eq!(budget.ask(MIB, true, spare(0)), Step::Take);
+    assert_eq!(budget.ask(MIB, false, spare(FRAME)), Step::Take);
+    budget.took();
+    // Of what is lent already there is enough, whatever is spare.
+    assert_eq!(budget.ask(3 * MIB, false, spare(0)), Step::Enough);
+    assert_eq!(budget.ask(2 * MIB, false, StoreUse { is_full: true, ..spare(0) }), Step::Refuse, "and nothing goes");
 }
 
 #[test]
