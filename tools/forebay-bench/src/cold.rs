@@ -2,8 +2,8 @@
 //!
 //! Every measurement mounts anew, with an empty cache. Mounting is not timed, and neither is taking the cache's memory
 //! from the kernel, as a worker does at its start, except where it says so. The server's own files are in the page
-//! cache for both sides, so that it is not the disk that is measured. Nothing is materialised: that would copy the bytes of buffered
-//! reads once more meanwhile.
+//! cache for both sides, so that it is not the disk that is measured. Nothing is materialised, which would copy the bytes of buffered
+//! reads once more meanwhile, but in the rows that say so: there it is as it comes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use tokio::runtime::Runtime;
 
+use crate::counters;
 use crate::fixture::{BY_DAEMON, Fixture, LARGE, SMALL_SIZE};
 use crate::gets::{PARTS_AT_ONCE, Source};
+use crate::materialised;
 use crate::progress::Progress;
 use crate::reading::{READERS, read_each, read_to_end};
 use crate::report::{Report, Table, number, percent, rate};
@@ -20,11 +22,15 @@ use crate::rounds::{self, Case, Outcome, Sample};
 
 /// What a cold read through the mount is to reach of plain GETs.
 const COLD_TARGET: f64 = 0.95;
+/// The same where the file is materialised meanwhile.
+const FILLED_TARGET: f64 = 0.9;
 /// How long a request to a store that is not on the same machine takes until its first byte: S3 in its own region
 /// answers within tens of milliseconds.
 const DISTANCE: Duration = Duration::from_millis(20);
 /// Marks the row of a cache that takes its memory as it fills.
 const NEW_MEMORY: &str = "new memory";
+/// Marks the rows of a file that is materialised while it is read.
+const FILLED: &str = "filled meanwhile";
 /// Marks the rows of a cache that gets its bytes through the HTTP library's buffers.
 const LIBRARY: &str = "through the HTTP library";
 
@@ -55,8 +61,11 @@ pub(crate) fn measure(
         library("cold, direct, HTTP library", read_direct),
         case("cold, buffered", near, read_buffered),
         library("cold, buffered, HTTP library", read_buffered),
+        mounted(fixture, "cold, buffered, filled meanwhile", near, keys, Cache::Filled, read_buffered),
         Case::new("plain ranged GETs", move || parts(near)),
         case("cold, direct, distant", far, read_direct),
+        case("cold, buffered, distant", far, read_buffered),
+        mounted(fixture, "cold, buffered, filled meanwhile, distant", far, keys, Cache::Filled, read_buffered),
         Case::new("plain ranged GETs, distant", move || parts(far)),
         case("cold, small files", near, read_small),
         Case::new("plain GETs of small files", move || files(near)),
@@ -89,6 +98,8 @@ enum Cache {
     ThroughLibrary,
     /// It takes its memory as it fills.
     New,
+    /// As `up` comes, in memory of which the large file may have its share, backed before: it is materialised while it is read.
+    Filled,
 }
 
 /// `read` through a mount that is made for it.
@@ -109,20 +120,28 @@ fn mounted<'a>(
                 let library = [BY_DAEMON, ["-o", "origin.s3.in_place=false"]].concat();
                 fixture.prewarmed_up("up", endpoint, fixture.memory(), &library)?
             }
+            Cache::Filled => fixture.prewarmed_up("up", endpoint, fixture.ample_memory(), &[])?,
         };
+        let is_off = matches!(cache, Cache::Filled) && materialised::missing(&mount)?.is_some();
         let sample = timed(keys.len(), || read(mount.path(), keys))?;
+        if matches!(cache, Cache::Filled) && !is_off {
+            let stats = counters::of(&mount)?;
+            let files =
+                counters::count(&stats, "/local/files/filling")? + counters::count(&stats, "/local/files/ready")?;
+            anyhow::ensure!(files > 0, "the file was read from its start, and nothing fills it");
+        }
         mount.unmount()?;
         Ok(sample)
     })
 }
 
 fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> anyhow::Result<()> {
-    let [direct, new_memory, library, buffered, buffered_library, parts, far, far_parts, small, files, rest @ ..] =
-        outcomes
-    else {
+    let [direct, new_memory, library, buffered, buffered_library, filled, parts, rest @ ..] = outcomes else {
         anyhow::bail!("there are {} outcomes", outcomes.len())
     };
-    let [far_small, far_files] = rest else { anyhow::bail!("there are {} outcomes", outcomes.len()) };
+    let [far, far_buffered, far_filled, far_parts, small, files, far_small, far_files] = rest else {
+        anyhow::bail!("there are {} outcomes", outcomes.len())
+    };
     let text = format!(
         "The first read of a file by a fresh `forebay up`, one reader, 1 MiB at a time, against ranged GETs of 4 MiB, \
          {PARTS_AT_ONCE} at once, of the same object, their bytes thrown away. {small_files} small files of 100 KiB are \
@@ -130,7 +149,7 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
          it answers a request, as a real store does; otherwise it is as near as the same machine, and all that counts is \
          the processor's time. The cache's memory was taken from the kernel before (`worker.memory.prewarm`), except where \
          it is new: there the kernel's clearing of pages is part of the read. Nothing is materialised \
-         (`client.local.size=0`). `{LIBRARY}`: with `origin.s3.in_place=false`, so that bytes are copied from its buffers into the cache.",
+         (`client.local.size=0`), but as `{FILLED}`, which is `up` as it comes. `{LIBRARY}`: with `origin.s3.in_place=false`, so that bytes are copied from its buffers into the cache.",
         DISTANCE.as_millis()
     );
     let away = format!("{} ms away", DISTANCE.as_millis());
@@ -141,12 +160,16 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
         (format!("large file, direct, {NEW_MEMORY}"), new_memory, parts),
         (format!("large file, direct, {LIBRARY}"), library, parts),
         (format!("large file, buffered, {LIBRARY}"), buffered_library, parts),
+        (format!("large file, buffered, {FILLED}"), filled, parts),
         (format!("large file, direct, {away}"), far, far_parts),
+        (format!("large file, buffered, {away}"), far_buffered, far_parts),
+        (format!("large file, buffered, {FILLED}, {away}"), far_filled, far_parts),
     ];
     for (name, ours, theirs) in large {
         let ratio = ours.ratio(theirs, |sample| sample.rate);
         if !name.ends_with(NEW_MEMORY) && !name.ends_with(LIBRARY) {
-            report.ratio_target(&format!("cold, {name}"), "plain GETs", COLD_TARGET, ratio);
+            let target = if name.contains(FILLED) { FILLED_TARGET } else { COLD_TARGET };
+            report.ratio_target(&format!("cold, {name}"), "plain GETs", target, ratio);
         }
         table.row(vec![format!("{name}, GB/s"), rate(ours), rate(theirs), percent(ratio)]);
     }

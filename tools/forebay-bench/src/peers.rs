@@ -2,12 +2,14 @@
 //!
 //! All are mounted at once and each read goes through all of them in turn. Everything is warm in every cache, and the page cache is
 //! empty before reads that it could answer. Forebay takes part twice: as it comes, where the kernel reads what is read twice by itself,
-//! and with nothing materialised. The same reads of tmpfs stand beside them.
+//! and with nothing materialised. The same reads of tmpfs stand beside them, and of a FUSE server that does nothing: as far as the
+//! kernel lets a daemon be ahead of the others.
 
 use std::time::Duration;
 
 use crate::fio::{Access, Engine, Fio, count};
 use crate::fixture::{Fixture, LARGE};
+use crate::null::NullServer;
 use crate::peer::{self, Mounted, Ours, Peer, Place};
 use crate::progress::Progress;
 use crate::reading::read_to_end;
@@ -67,13 +69,19 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         read_to_end(&target.file, OFlags::empty())?;
     }
     let restless = restless(&peers, &mounts)?;
+    let null = NullServer::start(fixture, &["device"], progress)?;
+    let nothing: Vec<Target> = null.iter().flat_map(NullServer::targets).collect();
+    let all: Vec<&Target> = targets.iter().chain(&nothing).collect();
+    let all = &all;
     let cases = lines()
         .into_iter()
-        .flat_map(|fio| targets.iter().map(move |target| target.case(fixture, fio)).chain([on_tmpfs(fixture, fio)]));
+        .flat_map(|fio| all.iter().map(move |target| target.case(fixture, fio)).chain([on_tmpfs(fixture, fio)]));
     let outcomes = rounds::measure("peers", cases.collect(), fixture.settings.repeat, progress, || ())?;
+    let in_a_row = all.len() + 1;
+    drop(null);
     mounts.into_iter().try_for_each(Mounted::end)?;
     peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, peer.name())))?;
-    let rows: Vec<&[Outcome]> = outcomes.chunks_exact(peers.len() + 1).collect();
+    let rows: Vec<&[Outcome]> = outcomes.chunks_exact(in_a_row).collect();
     report.table(versions(&peers, &restless));
     report.table(speeds(&peers, &rows, report_of(fixture)));
     report.table(latencies(&peers, &rows));
@@ -112,7 +120,8 @@ fn report_of(fixture: &Fixture) -> String {
     format!(
         "The same fio through each mount; all caches are warm, the page cache is {cache} before buffered and mapped reads. GB/s for \
          large reads, thousands a second for 4 KiB. `of tmpfs` and `ahead`: Forebay against tmpfs, and against the best of the \
-         others, in the same round."
+         others, in the same round. `null server`: a FUSE server that copies from memory what it is asked for, and does nothing else, \
+         over `/dev/fuse`; `null ahead`: that one against the best of the others. No daemon is further ahead, as long as it is asked."
     )
 }
 
@@ -137,12 +146,12 @@ fn table_of(peers: &[Box<dyn Peer>], title: &str, text: String, last: &[&str]) -
 }
 
 fn speeds(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], text: String) -> Table {
-    let mut table = table_of(
-        peers,
-        "Against other file systems, warm",
-        text,
-        &["tmpfs", "of tmpfs", "best of the others", "ahead"],
-    );
+    let has_null = rows.first().is_some_and(|of| null_of(peers, of).is_some());
+    let first: &[&str] = if has_null { &["null server"] } else { &[] };
+    let last: &[&str] = if has_null { &["null ahead"] } else { &[] };
+    let between = ["tmpfs", "of tmpfs", "best of the others", "ahead"];
+    let more = [first, &between, last].concat();
+    let mut table = table_of(peers, "Against other file systems, warm", text, &more);
     for (fio, of) in lines().iter().zip(rows) {
         let shown = of.iter().map(if fio.access == Access::Sequential { rate } else { kilo });
         let of_tmpfs = match of {
@@ -153,9 +162,17 @@ fn speeds(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], text: String) -> Table {
             (Some(ours), Some((name, best))) => (name, times(ours.ratio(best, |sample| sample.rate), 2)),
             _ => ("", String::new()),
         };
-        table.row(std::iter::once(fio.name()).chain(shown).chain([of_tmpfs, name.to_owned(), ahead]).collect());
+        let others = best(peers, of, |sample| sample.rate);
+        let null_ahead = null_of(peers, of).zip(others).map(|(null, (_, best))| times(null.ratio(best, |s| s.rate), 2));
+        let last = [of_tmpfs, name.to_owned(), ahead].into_iter().chain(null_ahead);
+        table.row(std::iter::once(fio.name()).chain(shown).chain(last).collect());
     }
     table
+}
+
+/// The FUSE server that does nothing: it stands between the file systems and tmpfs, where there is one.
+fn null_of<'a>(peers: &[Box<dyn Peer>], of: &'a [Outcome]) -> Option<&'a Outcome> {
+    of.get(peers.len()).filter(|_| of.len() > peers.len() + 1)
 }
 
 fn latencies(peers: &[Box<dyn Peer>], rows: &[&[Outcome]]) -> Table {
