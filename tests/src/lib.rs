@@ -14,6 +14,7 @@
 //! * [`ruled_out_by_mode`]: the mode of `security.mode` that processes run in, as `FOREBAY_TEST_SECURITY` says;
 //! * [`installed`], [`script`]: programs of others;
 //! * [`Opened`]: a file, a directory and a mapping that stay open while a mount goes to another process;
+//! * [`passing`]: files that the kernel reads by itself;
 //! * [`Tmpfs`], [`HangingDisk`]: disks that are small, fail, or hang;
 //! * [`terminal`]: what a program takes for one; [`browser()`], [`page`]: what a browser shows;
 //! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
@@ -38,6 +39,7 @@ pub mod mapping;
 mod mount;
 mod network;
 mod opened;
+pub mod passing;
 mod program;
 pub mod reading;
 mod s3_endpoint;

@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_e2e::mapping::Mapping;
+use forebay_e2e::passing::passing;
 use forebay_e2e::{Bucket, Mount, Setup, eventually, finish, forebay, resident, resident_shared, skipped};
 use forebay_testkit::DataSet;
 use serde_json::Value;
@@ -112,17 +111,7 @@ fn a_job_that_a_mount_has_no_room_for_fails_and_names_the_files() {
 
 /// A mount with 128 MiB of memory and no setting of theirs; `None` where the kernel passes none through, or the memory cannot be lent.
 fn by_default(bucket: &Bucket) -> Option<Mount> {
-    by_default_but(bucket, &[])
-}
-
-/// The same with some settings.
-fn by_default_but(bucket: &Bucket, settings: &[&str]) -> Option<Mount> {
-    let mount = Setup::of(bucket).memory("128MiB").options(settings).up(bucket);
-    if mount.own_stats()["local"]["on"] != true {
-        skipped(&format!("no files are materialised here: {}", mount.summary()["passthrough"]));
-        return None;
-    }
-    Some(mount)
+    passing(bucket, &[])
 }
 
 fn count(mount: &Mount, pointer: &str) -> u64 {
@@ -249,85 +238,6 @@ fn a_cold_file_that_is_mapped_is_fetched_as_a_whole_when_it_is_read_here_and_the
         assert!(mapping.read(place as usize..place as usize + 3).unwrap() == DATA.expected(place..place + 3));
     }
     eventually("it is whole", SOON, || count(&mount, "/local/files/ready") == 1);
-}
-
-/// A materialised file of `size` bytes, which no path leads to but the mount's own descriptors. It can be written to there.
-fn lying(mount: &Mount, size: u64) -> File {
-    const TMPFS: u64 = 0x0102_1994;
-    let descriptors = format!("/proc/{}/fd", mount.pid());
-    let is_ours = |path: &PathBuf| {
-        path.join("parts").is_dir() && rustix::fs::statfs(path).is_ok_and(|of| u64::try_from(of.f_type) == Ok(TMPFS))
-    };
-    let places = names(Path::new(&descriptors)).into_iter().filter(is_ours);
-    let files = places.flat_map(|place| names(&place)).flat_map(|shard| names(&shard));
-    let is_it = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|of| of.len() == size);
-    // One view of them is for reading only.
-    let mut opened = files.filter(is_it).filter_map(|path| File::options().read(true).write(true).open(path).ok());
-    opened.next().expect("a file that the kernel reads")
-}
-
-/// What is in a directory; nothing where it is none.
-fn names(directory: &Path) -> Vec<PathBuf> {
-    let names = std::fs::read_dir(directory).into_iter().flatten();
-    names.filter_map(|name| Some(name.ok()?.path())).collect()
-}
-
-/// Reads it until the kernel does so by itself.
-fn until_passed(mount: &Mount, key: &str, right: &[u8]) {
-    let before = count(mount, "/local/handles/passed");
-    eventually("the kernel reads it", SOON, || {
-        assert!(std::fs::read(mount.path(key)).unwrap() == right);
-        count(mount, "/local/handles/passed") > before
-    });
-}
-
-/// ADR 0036, "What a flipped bit can do, and for how long".
-#[test]
-fn a_bit_that_flips_in_a_file_that_the_kernel_reads_is_seen_by_who_has_it_open_and_by_nobody_once_it_was_checked() {
-    const SIZE: u64 = 4 * MIB + 77;
-    const AT: u64 = 3 * MIB + 5;
-    let bucket = Bucket::new();
-    bucket.put("a", DATA, SIZE);
-    let Some(mount) = by_default_but(&bucket, &["client.local.check_interval=1s"]) else { return };
-    let right = DATA.expected(0..SIZE);
-    until_passed(&mount, "a", &right);
-    let passed = count(&mount, "/local/handles/passed");
-    let open = File::open(mount.path("a")).unwrap();
-    assert_eq!(count(&mount, "/local/handles/passed"), passed + 1);
-    let wrong = !right[AT as usize];
-    lying(&mount, SIZE).write_all_at(&[wrong], AT).unwrap();
-    let seen = || {
-        let mut byte = [0];
-        open.read_exact_at(&mut byte, AT).unwrap();
-        byte[0]
-    };
-    assert_eq!(seen(), wrong, "the kernel checks nothing");
-    eventually("who opens it reads what is right", SOON, || std::fs::read(mount.path("a")).unwrap() == right);
-    eventually("somebody is told", SOON, || mount.log_text().contains("may read wrong bytes"));
-    assert!(std::fs::read(mount.path("a")).unwrap() == right);
-    assert_eq!(seen(), wrong, "an open handle keeps what it has");
-    drop(open);
-    until_passed(&mount, "a", &right);
-}
-
-/// The same where the worker in the process comes upon it, whose blocks lie in the file.
-#[test]
-fn a_bit_that_flips_in_a_file_that_the_kernel_reads_is_never_read_from_the_worker_and_ends_the_file() {
-    const SIZE: u64 = 4 * MIB + 77;
-    let bucket = Bucket::new();
-    bucket.put("a", DATA, SIZE);
-    let settings = ["client.local.check_interval=0", "worker.memory.verify_interval=0"];
-    let Some(mount) = by_default_but(&bucket, &settings) else { return };
-    let right = DATA.expected(0..SIZE);
-    until_passed(&mount, "a", &right);
-    eventually("the worker's own copy is gone", SOON, || count(&mount, "/store/memory/runs") == 0);
-    let gets = bucket.gets();
-    lying(&mount, SIZE).write_all_at(&[!right[12_345]], 12_345).unwrap();
-    assert!(mount.ask_of("a", &["fs", "cat"]).succeeded().stdout == right, "it checks what it reads");
-    assert!(bucket.gets() > gets, "and fetches what is wrong");
-    eventually("the kernel gets the file no more", SOON, || count(&mount, "/local/corrupt_sectors") > 0);
-    eventually("it is right", SOON, || std::fs::read(mount.path("a")).unwrap() == right);
-    until_passed(&mount, "a", &right);
 }
 
 #[test]
