@@ -1,6 +1,7 @@
 //! Reading directories: what workers list, and after it what was created here and is not at the origin yet.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_client::ListedName;
@@ -12,7 +13,7 @@ use crate::failures::{not_open, too_many_open};
 use crate::filesystem::FileSystem;
 use crate::handle::{DirectoryHandle, Names};
 use crate::inode::{Inode, Known};
-use crate::listing::{At, Listing};
+use crate::listing::{At, ENOUGH, Listing, Told};
 use crate::virtual_files::VirtualFile;
 
 /// A directory may have pages without names, but not so many in a row.
@@ -107,6 +108,11 @@ impl FileSystem {
             names.created = self.created_in(&path);
         }
         let Names { listing, created, .. } = names;
+        let began = Instant::now();
+        let tells = hold && offset == 0;
+        let told = *directory.inode.names_told.lock();
+        let mut is_told = tells && told.is_some_and(|told| told.is_enough(began));
+        let mut believed: Option<Instant> = None;
         let mut position = offset;
         while position < FIRST_NAME {
             let (name, ino): (&[u8], u64) = match position {
@@ -129,7 +135,11 @@ impl FileSystem {
                 Ok(At::Unlisted { .. }) => return Ok(()),
             };
             let now = Instant::now();
+            believed = Some(believed.map_or(fresh_until, |before| before.min(fresh_until)));
             for listed in listed {
+                if is_told && position - FIRST_NAME >= ENOUGH {
+                    return Ok(());
+                }
                 position += 1;
                 let name = &listed.entry().name;
                 created.retain(|created| created != name);
@@ -141,14 +151,22 @@ impl FileSystem {
                 };
                 let Some(inode) = described else { continue };
                 let ino = inode.ino;
+                // What the kernel let go of meanwhile it does not believe either.
+                is_told = is_told && self.is_held_twice(ino);
                 if !take(Listed { name, next: position, inode }) {
                     if hold {
                         self.inodes.forget(ino, 1);
+                    }
+                    if tells {
+                        *directory.inode.names_told.lock() = believed.map(|until| Told::new(began, until));
                     }
                     return Ok(());
                 }
             }
         };
+        if tells && !is_told {
+            *directory.inode.names_told.lock() = believed.map(|until| Told::new(began, until));
+        }
         let passed = usize::try_from(position - FIRST_NAME - end).unwrap_or(usize::MAX);
         for name in created.iter().skip(passed) {
             position += 1;
@@ -165,6 +183,11 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+
+    /// Whether the kernel held an inode before this answer, which holds it once.
+    fn is_held_twice(&self, ino: u64) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.lookups.load(Ordering::Relaxed) > 1)
     }
 
     /// The names of files in `directory` that are not at the origin yet.

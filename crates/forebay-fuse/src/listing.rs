@@ -57,6 +57,34 @@ pub(crate) enum At<'a> {
     },
 }
 
+/// Attributes of a directory's names that the kernel was told with the names, and believes for a while.
+///
+/// A listing begins with a question for names and attributes, whatever the reader wants, and for as many as fit into the buffer of the
+/// C library: thousands. Each of them costs the kernel an entry, and us an inode. Where the same directory is listed again, they
+/// bring nothing new before long. So that answer ends after [`ENOUGH`] names, and the kernel goes on with names alone, unless the
+/// reader looks at what it lists: then the kernel asks for attributes again by itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    at: Instant,
+    until: Instant,
+}
+
+/// Names of an answer that need not have told more: by how the reader takes these the kernel decides how it goes on.
+pub(crate) const ENOUGH: u64 = 64;
+
+impl Told {
+    /// They were told at `at`, and are believed until `until`.
+    pub(crate) fn new(at: Instant, until: Instant) -> Self {
+        Self { at, until }
+    }
+
+    /// Whether that is enough for a listing that begins now: not in the second half of the time, so that what is listed again and
+    /// again is believed all the time.
+    pub(crate) fn is_enough(&self, now: Instant) -> bool {
+        now < self.at + self.until.saturating_duration_since(self.at) / 2
+    }
+}
+
 impl Listing {
     /// It as the next process is told of it: the page, and the marks.
     pub(crate) fn handed(&self) -> (Option<handover::Names>, Vec<(u64, String)>) {
@@ -177,6 +205,16 @@ mod tests {
                 .collect();
             listing.listed(start, page_of(entries, (end < size).then(|| end.to_string())), now);
         }
+    }
+
+    #[test]
+    fn attributes_are_told_again_when_half_of_the_time_is_over_for_which_they_are_believed() {
+        let (now, second) = (Instant::now(), std::time::Duration::from_secs(1));
+        let told = Told::new(now, now + 60 * second);
+        assert!(told.is_enough(now) && told.is_enough(now + 29 * second));
+        assert!(!told.is_enough(now + 30 * second) && !told.is_enough(now + 90 * second));
+        assert!(!Told::new(now, now).is_enough(now), "they were not believed at all");
+        assert!(!Told::new(now + second, now).is_enough(now + second));
     }
 
     #[test]

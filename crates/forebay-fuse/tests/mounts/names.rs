@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use forebay_fuse::Operation;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 
 use crate::bucket::{Bucket, MODIFIED_NANOS, pattern};
@@ -28,6 +29,32 @@ fn fifty_thousand_names_are_listed_once_each() {
     assert_eq!(listed.len(), 50_000);
     let expected: BTreeSet<OsString> = (0..50_000).map(|name| format!("{name:05}").into()).collect();
     assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), expected);
+}
+
+/// Attributes that the kernel has and believes are not told again, and it does not ask for them either.
+#[test]
+fn a_directory_that_is_listed_again_and_again_has_all_its_names_and_what_is_known_of_them_stays_known() {
+    const NAMES: usize = 1_500;
+    let bucket = Bucket::new(MINUTE);
+    for name in 0..NAMES {
+        bucket.put(format!("many/{name:05}"), pattern(name, 1));
+    }
+    let mounted = Mounted::new(bucket);
+    let many = mounted.path("many");
+    let sizes = || -> Vec<u64> {
+        (0..NAMES).map(|name| fs::metadata(many.join(format!("{name:05}"))).unwrap().len()).collect()
+    };
+    let first = names(&many);
+    assert_eq!(first.len(), NAMES);
+    assert_eq!(sizes(), (0..NAMES as u64).collect::<Vec<_>>());
+    let looked_up = mounted.mount.stats().count(Operation::Lookup);
+    for _ in 0..3 {
+        assert_eq!(names(&many), first);
+    }
+    assert_eq!(sizes(), (0..NAMES as u64).collect::<Vec<_>>());
+    assert_eq!(mounted.mount.stats().count(Operation::Lookup), looked_up);
+    mounted.bucket.put("many/new", vec![]);
+    assert_eq!(names(&many).len(), NAMES + 1);
 }
 
 #[test]
