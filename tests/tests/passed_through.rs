@@ -48,7 +48,8 @@ fn corrupt_sectors(mount: &Mount) -> u64 {
     mount.own_stats()["local"]["corrupt_sectors"].as_u64().expect("a count")
 }
 
-/// ADR 0036, "What a flipped bit can do, and for how long".
+/// > If a byte of a materialised copy changes in memory, a program that has the file open may read it until it closes the file; an
+/// > open after the next check of the copy (`client.local.check_interval`) reads the right one.
 #[test]
 fn a_flipped_bit_is_seen_by_who_has_the_file_open_and_by_nobody_else_once_it_was_checked() {
     const AT: u64 = 5 * MIB + 5;
@@ -65,6 +66,8 @@ fn a_flipped_bit_is_seen_by_who_has_the_file_open_and_by_nobody_else_once_it_was
     until_passed(&mount, "a", &old());
 }
 
+/// > If a byte of a materialised copy changes in memory, a worker that checks it (`worker.memory.verify_interval`) reads the right one
+/// > from the origin, and the copy is dropped.
 #[test]
 fn a_flipped_bit_is_never_read_from_the_worker_whose_blocks_lie_in_the_file_and_ends_the_file() {
     let Some((mount, bucket)) = mounted(&["client.local.check_interval=0", "worker.memory.verify_interval=0"]) else {
