@@ -37,6 +37,8 @@ const PASSES: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a file may take to be whole, after it was read. What is later is read from the daemon.
 const WHOLE_WITHIN: Duration = Duration::from_secs(10);
+/// What a first read needs of memory: its blocks, the file, and the page cache.
+const NEEDS: u64 = 3;
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 /// Bytes in a read of programs.
@@ -119,6 +121,7 @@ fn speed(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow:
 fn read_cold(fixture: &Fixture, fio: Fio) -> anyhow::Result<(MountProcess, Sample)> {
     // It is not the server's disk that is measured.
     fixture.take_bucket_into_page_cache()?;
+    Fixture::back_memory(NEEDS * fixture.settings.size);
     let mount = fixture.up_sized("again", fixture.ample_memory(), &[])?;
     let settings = Settings { time: PATIENCE, ..fixture.settings };
     let sample = fio.run(&mount.path().join(LARGE), settings)?.sample;
@@ -136,8 +139,8 @@ fn until_whole(mount: &MountProcess) -> anyhow::Result<f64> {
 
 fn tabulate(lines: &[Fio], outcomes: &[Outcome], report: &mut Report) {
     let text = format!(
-        "The same fio on a file in a mount by a fresh `forebay up` that has no setting but `--memory` (`first`), on the same file when \
-         it is materialised, {PASSES} times and opened anew each time (`second`), and so on a tmpfs with `huge=always`. `whole after`: \
+        "The same fio on a file in a mount by a fresh `forebay up` that has no setting but `--memory` (`first`; as much memory as it needs \
+         was taken and given back before, so that the machine's host need not give it first), on the same file when it is materialised, {PASSES} times and opened anew each time (`second`), and so on a tmpfs with `huge=always`. `whole after`: \
          how long after the first read the file was materialised. `passed`: opens of the second reads that the kernel serves by itself. \
          CPU is what the daemon used for second reads. `mmap without advice`: a mapping of a cold file that the kernel is told nothing \
          of, all of it touched in order or at random."

@@ -224,6 +224,14 @@ impl Fixture {
         MountProcess::up(&self.programs, &self.origin(), &self.mountpoint(name), arguments, environment)
     }
 
+    /// Takes so much memory, and gives it back. A virtual machine gives memory that is free for a while to its host, and a page that has
+    /// to come from there takes many times as long: whoever takes memory first would pay for all that do so later.
+    pub(crate) fn back_memory(bytes: u64) {
+        let mut memory = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
+        memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::hint::black_box(&memory);
+    }
+
     /// Drops the page cache, as far as this process may.
     pub(crate) fn drop_page_cache(&self) -> anyhow::Result<()> {
         if self.is_root {

@@ -6,9 +6,6 @@
 //! taken from the kernel before, as `forebay worker` does at its start, and with nothing materialised. As it comes, the fourth open of
 //! a small file materialises it where memory is spare: so the fifth reading is measured, too. Plain GETs of the same objects, with no
 //! file system at all, are the bound of every cold reading: nothing that fetches each file once can be faster.
-//!
-//! A virtual machine gives memory that is free for a while back to its host, and a page that has to come from there takes many times as
-//! long. So before a mount as much memory is taken and given back as it may need: otherwise the first of them would pay for all.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -76,7 +73,7 @@ pub(crate) fn measure(
         let cold = move || {
             // It is not the server's disk that is measured.
             fixture.take_bucket_into_page_cache()?;
-            back_memory(NEEDS * bytes);
+            Fixture::back_memory(NEEDS * bytes);
             let mount = peer.start(&Place::new(fixture, peer.name()))?;
             let sample = read(&mount, keys_ref)?;
             mounted.replace(Some(mount));
@@ -115,13 +112,6 @@ pub(crate) fn measure(
     tabulate(files, peers_ref, &outcomes, report);
     report.samples("small", outcomes);
     Ok(())
-}
-
-/// Takes so much memory, and gives it back.
-fn back_memory(bytes: u64) {
-    let mut memory = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
-    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-    std::hint::black_box(&memory);
 }
 
 fn read(mount: &Mounted, keys: &[String]) -> anyhow::Result<Sample> {
