@@ -12,6 +12,7 @@
 //! * [`Store`] (`store.rs`): the verbs; `core.rs`: how runs enter and leave the tiers; `read.rs`: how a read is pieced together from the tiers;
 //! * `run.rs`, `index.rs`: what is held, and how a hit finds it without a lock;
 //! * `sieve.rs`, `place.rs`, `residents.rs`, `evict.rs`: what goes when room is needed, always ahead of need, never inside a read;
+//! * `ahead.rs`: memory that is taken from the kernel before it is needed;
 //! * `verify.rs`: when a hit in memory is checked;
 //! * `adopted.rs`: blocks that lie in memory of others, and what is given up because it is elsewhere;
 //! * `sealing.rs`, `seal_queue.rs`, `sealer.rs`: which runs clients may read by themselves, and where they lie;
@@ -29,6 +30,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod adopted;
+mod ahead;
 mod attend;
 mod core;
 mod coverage;

@@ -21,7 +21,7 @@ use crate::seal_queue::SealQueue;
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
     Account, DiskSlice, HeldBlock, Keep, Prewarm, Shown, StoreError, StoreOptions, StoreRead, StoreStats, adopted,
-    attend, evict, held, read, sealer, slice, writer,
+    ahead, attend, evict, held, read, sealer, slice, writer,
 };
 
 /// The part of memory that shows that it is going to be filled.
@@ -461,11 +461,7 @@ async fn warm_up(pool: Pool, from: u64, stop: CancellationToken) {
     if stop.run_until_cancelled(pool.reaches(from)).await.is_none() {
         return;
     }
-    let warming = tokio::task::spawn_blocking(move || {
-        if let Err(error) = pool.warm_up(pool.capacity(), || !stop.is_cancelled()) {
-            tracing::warn!(%error, "cannot have all of the cache's memory now");
-        }
-    });
+    let warming = tokio::task::spawn_blocking(move || ahead::take(&pool, &stop));
     // An error would be a panic, which has been reported.
     let _ = warming.await;
 }
