@@ -106,7 +106,9 @@ impl Fill {
         let (backend, name) = (Arc::clone(&self.backend), self.name);
         // Before the part, so that what it takes is free when the loan is given back.
         let mut loan = Loan { lender: self.lender.as_ref(), may_evict: self.may_evict, bytes: 0 };
-        loan.more(room_of(name.size) - name.size).await?;
+        // What is spare may be less than the file needs: then nothing is begun in vain.
+        let of_blocks = if self.may_evict { name.size } else { 0 };
+        loan.more(room_of(name.size) - of_blocks).await?;
         let mut part = Some(self.blocking(move || backend.begin(name)).await?.map_err(backend_failure)?);
         let mut checksums = BytesMut::new();
         let written = self.write_all(&mut part, &blocks, layout, &mut checksums, (&mut loan, progress)).await;
@@ -148,7 +150,9 @@ impl Fill {
             let Some(block) = asked.pop_front() else { break };
             let offset = index * u64::from(layout.block_size());
             let block = self.arrival(block).await?;
-            loan.more(u64::from(layout.block_len(index))).await?;
+            if self.may_evict {
+                loan.more(u64::from(layout.block_len(index))).await?;
+            }
             let block = match self.write(part, offset, layout.block_len(index), block).await? {
                 Ok(checksums) => checksums,
                 Err(sector) => {
