@@ -179,7 +179,7 @@ async fn nothing_is_evicted_for_a_small_file_unless_it_is_asked_for() {
     assert!(rig.local.list().is_empty(), "two opens are enough for larger ones only");
     assert!(matches!(rig.open(&small), Verdict::No));
     until("it is there", || rig.local.stats().files.ready == 1).await;
-    assert!(may_evict().iter().all(|may| !may));
+    assert_eq!(may_evict(), [false], "all of its room at once");
     let asked = version("/asked", SMALL);
     let Ok(Verdict::Waiting(waiting)) = rig.local.want(asked.id(), &asked, Why::Command) else { panic!("no wait") };
     drop(waiting.done().await.unwrap());
