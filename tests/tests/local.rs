@@ -240,6 +240,22 @@ fn a_cold_file_that_is_mapped_is_fetched_as_a_whole_when_it_is_read_here_and_the
     eventually("it is whole", SOON, || count(&mount, "/local/files/ready") == 1);
 }
 
+/// The kernel tells nobody of advice: it follows it, as far as it reads ahead (`fuse.read_ahead`).
+#[test]
+fn what_a_program_says_that_it_will_need_is_read_ahead_of_it() {
+    const WINDOW: u64 = 4 * MIB;
+    let bucket = Bucket::new();
+    bucket.put("a", DATA, 24 * MIB);
+    let Some(mount) = by_default(&bucket) else { return };
+    let file = File::open(mount.path("a")).unwrap();
+    let before = bucket.proxy().counts().bytes;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed).unwrap();
+    eventually("it comes", SOON, || bucket.proxy().counts().bytes - before >= WINDOW);
+    let mut bytes = vec![0; WINDOW as usize];
+    (&file).read_exact(&mut bytes).unwrap();
+    assert!(bytes == DATA.expected(0..WINDOW));
+}
+
 #[test]
 fn one_setting_turns_them_off() {
     let bucket = Bucket::new();
