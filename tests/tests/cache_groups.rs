@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use forebay_e2e::passing::passed;
 use forebay_e2e::reading::{self, read_while};
-use forebay_e2e::{Bucket, Cluster, Mount, Setup, Tree, TreeFile, eventually};
+use forebay_e2e::{Bucket, Cluster, Mount, Setup, Tree, TreeFile, eventually, skipped};
 use forebay_testkit::ReservedPort;
 use serde_json::Value;
 
@@ -12,9 +13,14 @@ const MIB: u64 = 1 << 20;
 
 /// A mount that is a worker of the group `g`, too.
 fn sharing(cluster: &Cluster, name: &str) -> Mount {
+    sharing_of(cluster, name, "64MiB")
+}
+
+/// The same with so much memory.
+fn sharing_of(cluster: &Cluster, name: &str, memory: &str) -> Mount {
     let name = format!("worker.name={name}");
     let listens = ["worker.rpc.bind.host=127.0.0.1", "worker.rpc.port=0", "worker.hostname=127.0.0.1"];
-    let shares = |setup: Setup| setup.argument("--cache-group", "g").argument("--memory", "64MiB");
+    let shares = |setup: Setup| setup.argument("--cache-group", "g").argument("--memory", memory);
     shares(cluster.setup()).options(&listens).option(&name).option("client.memory.size=8MiB").mount_cluster()
 }
 
@@ -67,6 +73,34 @@ fn mounts_of_one_group_share_what_they_read() {
     for file in &tree.files {
         reading::verify_direct(&reader.path(&format!("s3/{}", file.path)), file.data, file.size);
     }
+}
+
+/// Its blocks lie in the pages of that file (ADR 0036).
+#[test]
+fn a_file_that_the_kernel_reads_at_one_mount_is_read_from_there_by_the_others_of_the_group() {
+    let Some(cluster) = Cluster::start(1) else { return };
+    let tree = Tree::of_equal_files(1, 9 * MIB + 777);
+    tree.put_into(&cluster.bucket, "");
+    let coordinator = cluster.coordinator();
+    coordinator.add_mount(&cluster, "/s3");
+    let first = sharing_of(&cluster, "m1", "256MiB");
+    coordinator.wait_for_active(&["m1"]);
+    wait_for(&first, &tree);
+    if first.own_stats()["local"]["on"] != true {
+        return skipped(&format!("no files are materialised here: {}", first.summary()["passthrough"]));
+    }
+    eventually("the kernel reads it by itself", SOON, || {
+        tree.verify(&first.path("s3"));
+        passed(&first) > 0
+    });
+    let gets = cluster.bucket.gets();
+    let reader = cluster.setup().argument("--cache-group", "g").flag("--no-sharing");
+    let reader = reader.options(&["client.memory.size=8MiB", "client.local.size=0"]).mount_cluster();
+    wait_for(&reader, &tree);
+    for _ in 0..3 {
+        tree.verify(&reader.path("s3"));
+    }
+    assert_eq!(cluster.bucket.gets(), gets, "nothing is fetched again");
 }
 
 #[test]
