@@ -287,7 +287,7 @@ keys! {
         /// A longer file is materialised only if a job or `forebay fs local add` asks for it.
         client_local_max_file_size "client.local.max_file_size": ByteSize = ByteSize::gib(64), in SECTOR..=MAX_BYTES;
         /// This many opens within about ten minutes make a file worth materialising. One that a program reads from its
-        /// start, or maps, is taken before that if there is room. Without `client.local.size`, one below 1 MiB takes two
+        /// start, or maps, is taken before that if there is room. Without `client.local.size`, one below 1 MiB takes four
         /// more opens, and memory that is spare.
         client_local_min_opens "client.local.min_opens": u32 = 2, in 1..=1_000_000;
         /// The first open of a file up to this size waits until the whole file is local. 0: no open waits.

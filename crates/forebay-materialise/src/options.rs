@@ -9,10 +9,10 @@ use forebay_types::ByteSize;
 use crate::lender::Lender;
 use crate::policy::Rules;
 
-/// So many opens more make a small file worth it, where nobody asked for files. To fill one of 100 kB costs as much as 2.3 opens save
-/// afterwards (docs/benchmarks/hot-path.md). So that many are waited for: what a fill costs in vain is then no more than what was spent
-/// on the opens before.
-const SMALL_OPENS: u32 = 2;
+/// So many opens more make a small file worth it, where nobody asked for files. To fill one of 100 KiB takes as long as two to six opens
+/// save afterwards (ADR 0036). So about that many are waited for: what a fill costs in vain is then no more than what was spent on the
+/// opens before.
+const SMALL_OPENS: u32 = 4;
 
 /// Where files are materialised, and which. The names are those of the keys `client.local.*`.
 #[derive(Clone, Debug)]

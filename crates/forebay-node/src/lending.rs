@@ -192,7 +192,7 @@ impl Lender for StoreLender {
             state.adopted.insert(id);
         } else if !self.has_peers {
             // The kernel reads it from now on, and nobody else asks.
-            (0..layout.blocks()).for_each(|index| state.budget.is_doubled(BlockKey { file: id, index }));
+            (0..layout.blocks()).for_each(|index| state.budget.is_doubled_whole(BlockKey { file: id, index }));
         }
         drop(state);
         if !is_taken {

@@ -25,8 +25,10 @@ const MAX_QUARTERS_SHOWN: u64 = 1;
 const RESERVE: u64 = 64 << 20;
 /// Moments at which the store is remembered. With more of them every second one is forgotten.
 const MAX_SEEN: usize = 256;
-/// Blocks that are in a file, and that the store has as well, of which it is remembered that they are.
+/// Blocks that are in a file that is being filled, and that the store has as well, of which it is remembered that they are.
 const MAX_DOUBLED: usize = 4096;
+/// The same of files that are whole, each of which has one or a few.
+const MAX_DOUBLED_WHOLE: usize = 16_384;
 
 /// How the store fares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +72,10 @@ pub(crate) struct Budget {
     frames: u64,
     /// Bytes of all frames that were ever taken: as much may have been evicted for them.
     taken: u64,
+    /// Of files that are being filled, whose readers are served by the store meanwhile.
     doubled: VecDeque<BlockKey>,
+    /// Of files that are whole, the first one first: only who opened them before that reads them from the store.
+    doubled_whole: VecDeque<BlockKey>,
     /// When the store had evicted how much, the oldest first.
     seen: VecDeque<(Instant, u64)>,
 }
@@ -92,6 +97,7 @@ impl Budget {
             frames: 0,
             taken: 0,
             doubled: VecDeque::new(),
+            doubled_whole: VecDeque::new(),
             seen: VecDeque::new(),
         }
     }
@@ -102,7 +108,7 @@ impl Budget {
     }
 
     /// Files ask for so much more: what is to be done. They have it when that is [`Step::Enough`]. Where nothing may be evicted for
-    /// them, they get what is spare.
+    /// them, they get what is spare, and what the store has twice of files that are whole.
     pub(crate) fn ask(&mut self, bytes: u64, may_evict: bool, store: StoreUse) -> Step {
         let wanted = self.held.saturating_add(self.lingering).saturating_add(bytes);
         // More is lent than may be where files that are gone are mapped: that is not for others.
@@ -113,17 +119,17 @@ impl Budget {
         if wanted > self.allowed(store) {
             return Step::Refuse;
         }
-        if !may_evict && store.spare < self.frame {
-            return Step::Refuse;
+        if !may_evict {
+            return match store.spare < self.frame {
+                true => self.doubled_whole.pop_front().map_or(Step::Refuse, Step::GiveUp),
+                false => Step::Take,
+            };
         }
-        match self.doubled.front() {
-            Some(key) if store.is_full => {
-                let key = *key;
-                self.doubled.pop_front();
-                Step::GiveUp(key)
-            }
-            _ => Step::Take,
+        if !store.is_full {
+            return Step::Take;
         }
+        let doubled = self.doubled_whole.pop_front().or_else(|| self.doubled.pop_front());
+        doubled.map_or(Step::Take, Step::GiveUp)
     }
 
     /// A frame was taken.
@@ -132,16 +138,24 @@ impl Budget {
         self.taken += self.frame;
     }
 
-    /// The store has this block, and so has a file.
+    /// The store has this block, and so has a file that is being filled.
     pub(crate) fn is_doubled(&mut self, key: BlockKey) {
         if self.doubled.len() < MAX_DOUBLED {
             self.doubled.push_back(key);
         }
     }
 
+    /// The store has this block, and so has a file that is whole.
+    pub(crate) fn is_doubled_whole(&mut self, key: BlockKey) {
+        if self.doubled_whole.len() < MAX_DOUBLED_WHOLE {
+            self.doubled_whole.push_back(key);
+        }
+    }
+
     /// What there is of a file is not there twice any more: the store has its pages, or it is gone.
     pub(crate) fn is_once(&mut self, is_of_it: impl Fn(&BlockKey) -> bool) {
         self.doubled.retain(|key| !is_of_it(key));
+        self.doubled_whole.retain(|key| !is_of_it(key));
     }
 
     /// Files have so much less. How many frames are free again: they are to be given back, and count as given back.
@@ -164,6 +178,7 @@ impl Budget {
     pub(crate) fn end(&mut self) {
         (self.held, self.lingering, self.frames, self.most) = (0, 0, 0, 0);
         self.doubled.clear();
+        self.doubled_whole.clear();
     }
 
     /// What is wanted back. Asked once in a while, with how the store fares.

@@ -82,17 +82,32 @@ fn what_is_there_twice_goes_first_where_the_store_is_full() {
 }
 
 #[test]
-fn what_nothing_may_be_evicted_for_gets_what_is_spare() {
+fn what_nothing_may_be_evicted_for_gets_what_is_spare_and_what_whole_files_have_twice() {
     let mut budget = Budget::new(48 * MIB, FRAME);
+    // Its readers are served by the store.
     budget.is_doubled(key(0));
     let spare = |spare| StoreUse { spare, ..roomy() };
     assert_eq!(budget.ask(MIB, false, spare(FRAME - 1)), Step::Refuse);
     assert_eq!(budget.ask(MIB, true, spare(0)), Step::Take);
     assert_eq!(budget.ask(MIB, false, spare(FRAME)), Step::Take);
+    (1..4).for_each(|index| budget.is_doubled_whole(key(index)));
+    budget.is_once(|key| key.index == 2);
+    assert_eq!(budget.ask(MIB, false, spare(FRAME)), Step::Take, "there is room");
+    assert_eq!(budget.ask(MIB, false, spare(0)), Step::GiveUp(key(1)));
+    assert_eq!(budget.ask(MIB, false, spare(0)), Step::GiveUp(key(3)));
+    assert_eq!(budget.ask(MIB, false, spare(0)), Step::Refuse);
     budget.took();
     // Of what is lent already there is enough, whatever is spare.
     assert_eq!(budget.ask(3 * MIB, false, spare(0)), Step::Enough);
-    assert_eq!(budget.ask(2 * MIB, false, StoreUse { is_full: true, ..spare(0) }), Step::Refuse, "and nothing goes");
+    let full = StoreUse { is_full: true, ..spare(0) };
+    assert_eq!(budget.ask(2 * MIB, false, full), Step::Refuse, "and nothing goes");
+    budget.is_doubled_whole(key(4));
+    assert_eq!(budget.ask(2 * MIB, true, full), Step::GiveUp(key(4)), "whole files first");
+    assert_eq!(budget.ask(2 * MIB, true, full), Step::GiveUp(key(0)));
+    for index in 0..100_000 {
+        budget.is_doubled_whole(key(index));
+    }
+    assert!(budget.doubled_whole.len() <= MAX_DOUBLED_WHOLE);
 }
 
 #[test]
