@@ -10,6 +10,8 @@
     python.py on-mount PROGRAM [NAME...]    runs other projects' loaders of models on a mount by the `forebay` that cargo built, and beside
                                             it from tmpfs: python/tests/on_mount. FOREBAY_BLESS=1 is as above, for the table of
                                             docs/models.md. PROGRAM_MODEL=BYTES is the size of the model
+    python.py safetensors MODULE [--torch]  runs safetensors' own tests, which are in its source alone, with `forebay.safetensors` in the place
+                                            of what opens files: those with NumPy, and with `--torch` (5 GB) all: python/tests/safetensors_suite
     python.py table [--check]               writes these tables from what is written down, or says whether they are so
     python.py bench-faults [ARGUMENT...]    measures a cold model that is mapped and touched in any order: python/benchmarks/faults.py
     python.py bench-models [ARGUMENT...]    measures models beside safetensors' and Run:ai's loading of them: python/benchmarks/models.py
@@ -27,7 +29,6 @@ with the reason; the wheel cannot be built then.
 import argparse
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -36,17 +37,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import xml.etree.ElementTree
 from collections.abc import Callable, Iterator
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "python"
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
-BUILT = TARGET / "python"
+from environments import PACKAGE, ROOT, TARGET, environment, installed, is_too_old, locked, source
+
 #: As in `build-system` of python/pyproject.toml.
 MATURIN = re.search(r'"(maturin==[^"]+)"', (PACKAGE / "pyproject.toml").read_text())[1]
-OLDEST = (3, 11)
 #: In a guide, around the table of what ran.
 TABLE = re.compile(r"(<!-- ran: begin -->\n).*?(<!-- ran: end -->)", re.DOTALL)
 #: Run:ai's streamer before its C interface changed. Its present one is in python/tests/requirements.txt.
@@ -85,24 +82,11 @@ ON_FSSPEC = Suite(PACKAGE / "tests/programs", ROOT / "docs/python.md", ("common"
 ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "given_buckets", "suite"))
 ON_MOUNT = Suite(PACKAGE / "tests/on_mount", ROOT / "docs/models.md", ("mounted", "streaming"))
 SUITES = (ON_FSSPEC, ON_S3, ON_MOUNT)
+SAFETENSORS = PACKAGE / "tests/safetensors_suite"
+#: Of safetensors' own tests, those with NumPy, some of which need PyTorch, too; and those of PyTorch alone.
+WITH_NUMPY, WITH_PYTORCH = ("simple", "handle", "multithreaded", "threadable", "pread_backend"), ("pt_comparison", "pt_model")
 #: How long one of them may take: each has a shorter deadline of its own where it waits for others.
 PROGRAM_WITHIN_SECONDS = 600
-
-
-def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
-    """The interpreter of a virtual environment with these requirements, made unless it is there already."""
-    key = hashlib.sha256(repr((requirements, interpreter, sys.version)).encode()).hexdigest()[:12]
-    place = BUILT / f"{name}-{key}"
-    python = place / "bin/python"
-    if (place / "complete").exists():
-        return python
-    shutil.rmtree(place, ignore_errors=True)
-    print(f"python: making {place} with {len(requirements)} packages of PyPI", flush=True)
-    subprocess.run([interpreter, "-m", "venv", place], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-    subprocess.run([*pip, *requirements], check=True)
-    (place / "complete").touch()
-    return python
 
 
 def named(program: pathlib.Path, requirements: list[str]) -> str:
@@ -110,14 +94,8 @@ def named(program: pathlib.Path, requirements: list[str]) -> str:
     return "torch" if any(line.startswith("torch==") for line in requirements) else program.stem
 
 
-def locked(requirements: pathlib.Path) -> list[str]:
-    lines = requirements.read_text().splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 def test(module: pathlib.Path, arguments: list[str]) -> int:
-    if sys.version_info < OLDEST:
-        print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
+    if is_too_old():
         return print_counts(0, 0)
     try:
         python = environment("test", locked(PACKAGE / "tests/requirements.txt"))
@@ -125,7 +103,7 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
         return print_counts(0, 0)
-    site = installed(module)
+    site = installed(module, "site")
     with tempfile.NamedTemporaryFile(suffix=".xml") as results:
         # The package beside the tests has no native module: neither Python nor pytest is to find it before the one that has.
         command = [python, "-P", "-m", "pytest", "--import-mode=append", "-q", "-p", "no:cacheprovider"]
@@ -143,27 +121,9 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         return max(tell(results.name), status)
 
 
-def installed(module: pathlib.Path) -> pathlib.Path:
-    """A folder with the package as a wheel would have it, entry points included, and this native module."""
-    site = BUILT / "site"
-    shutil.rmtree(site, ignore_errors=True)
-    shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
-    # Of a name that interpreters without a global lock look for, too.
-    shutil.copyfile(module, site / "forebay/_native.so")
-    metadata = site / "forebay-0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: forebay\nVersion: 0\n")
-    with (PACKAGE / "pyproject.toml").open("rb") as file:
-        groups = tomllib.load(file)["project"]["entry-points"]
-    points = ["\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in of_group.items())]) for group, of_group in groups.items()]
-    (metadata / "entry_points.txt").write_text("\n\n".join(points) + "\n")
-    return site
-
-
 def run_programs(suite: Suite, names: list[str], variables: dict[str, str]) -> int:
     """Runs those with these names, or all, one after the other: each may take all of the machine."""
-    if sys.version_info < OLDEST:
-        print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
+    if is_too_old():
         return print_counts(0, 0)
     records, failed = {}, 0
     for program in suite.programs(names):
@@ -187,7 +147,7 @@ def run_programs(suite: Suite, names: list[str], variables: dict[str, str]) -> i
 
 
 def programs(module: pathlib.Path, names: list[str]) -> int:
-    site = installed(module)
+    site = installed(module, "site-programs")
     return run_programs(ON_FSSPEC, names, {"PYTHONPATH": f"{site}{os.pathsep}{ON_FSSPEC.directory}"})
 
 
@@ -220,6 +180,46 @@ def ran(python: pathlib.Path, program: pathlib.Path, variables: dict[str, str]) 
         return status, json.loads(record.read_text()) if status == 0 and record.exists() else None
 
 
+def safetensors(module: pathlib.Path, with_pytorch: bool) -> int:
+    """Runs safetensors' own tests where `forebay.safetensors` opens the files, and says what was left out, and why."""
+    if is_too_old():
+        return print_counts(0, 0)
+    try:
+        python = environment("safetensors", locked(SAFETENSORS / "requirements.txt"))
+        tests = source(python, SAFETENSORS / "source.txt") / "bindings/python/tests"
+        [packages] = python.parent.parent.glob("lib/python*/site-packages")
+        interpreter = with_torch() if with_pytorch else python
+    except subprocess.CalledProcessError as error:
+        print(f"skipped: what safetensors' own tests need cannot be had from PyPI: {error}")
+        return print_counts(0, 0)
+    site = installed(module, "site-safetensors")
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        shutil.copytree(tests, place / "tests")
+        names = [*WITH_NUMPY, *(WITH_PYTORCH if with_pytorch else ())]
+        command = [interpreter, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "instead", "-W", "ignore"]
+        command += [place / "tests" / f"test_{name}.py" for name in names]
+        # pytest is in the former's packages, whichever interpreter it is.
+        variables = {"PYTHONPATH": os.pathsep.join(map(str, (site, SAFETENSORS, packages))), "PYTHONDONTWRITEBYTECODE": "1"}
+        variables |= {"SAFETENSORS_FOUND": str(place / "found.json"), "PYTHONFAULTHANDLER": "1"}
+        status = subprocess.run(command, cwd=place, env=os.environ | variables, timeout=PROGRAM_WITHIN_SECONDS).returncode
+        written = place / "found.json"
+        found = json.loads(written.read_text()) if written.exists() else {}
+    return max(tell_safetensors(found), status)
+
+
+def tell_safetensors(found: dict[str, dict[str, object]]) -> int:
+    """Says what came of them. That nothing was opened by Forebay is a failure, too."""
+    by_outcome = {outcome: [name for name in found if found[name]["outcome"] == outcome] for outcome in ("passed", "failed", "skipped")}
+    for name in by_outcome["skipped"]:
+        print(f"skipped: safetensors' own {name}: {found[name]['reason']}")
+    for name in by_outcome["failed"]:
+        print(f"test safetensors::{name} ... FAILED")
+    opened = [name for name in by_outcome["passed"] if found[name]["opened"]]
+    print(f"python: {len(opened)} of the {len(by_outcome['passed'])} tests of safetensors that passed opened files by Forebay")
+    return print_counts(len(by_outcome["passed"]), len(by_outcome["failed"]) + int(not opened))
+
+
 def table(check: bool) -> int:
     """The tables of the guides, from what is written down."""
     wrong = [suite.guide.relative_to(ROOT) for suite in SUITES if not table_of(suite, check)]
@@ -245,7 +245,7 @@ def table_of(suite: Suite, check: bool) -> bool:
 def bench(arguments: list[str]) -> int:
     parts = ["-p", "forebay-python", "-p", "forebay-session", "--lib", "--example", "reads"]
     subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
-    site = installed(TARGET / "release/lib_native.so")
+    site = installed(TARGET / "release/lib_native.so", "site-release")
     command = [sys.executable, PACKAGE / "benchmarks/reads.py", "--rust", TARGET / "release/examples/reads", *arguments]
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
 
@@ -284,7 +284,7 @@ def with_torch() -> pathlib.Path:
 def release_site() -> pathlib.Path:
     """The package with a native module that is optimised."""
     subprocess.run(["cargo", "build", "--release", "--locked", "-p", "forebay-python", "--lib"], cwd=ROOT, check=True)
-    return installed(TARGET / "release/lib_native.so")
+    return installed(TARGET / "release/lib_native.so", "site-release")
 
 
 def release_programs() -> list[object]:
@@ -418,6 +418,9 @@ def main() -> int:
     loaders = commands.add_parser("on-mount", help="run other projects' loaders of models on a mount")
     loaders.add_argument("program", type=pathlib.Path, help="forebay, as cargo built it")
     loaders.add_argument("names", nargs="*", help="of programs; all, if none is given")
+    own = commands.add_parser("safetensors", help="run safetensors' own tests")
+    own.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
+    own.add_argument("--torch", action="store_true", help="those of PyTorch, too")
     tables = commands.add_parser("table", help="write the tables of what ran")
     tables.add_argument("--check", action="store_true", help="only say whether it is as it should be")
     for command in BENCHMARKS:
@@ -433,6 +436,8 @@ def main() -> int:
         return s3_clients(options.program, options.names)
     if options.command == "on-mount":
         return on_mount(options.program, options.names)
+    if options.command == "safetensors":
+        return safetensors(options.module, options.torch)
     if options.command == "table":
         return table(options.check)
     return wheel(options.interpreter)

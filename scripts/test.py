@@ -9,9 +9,9 @@ the others says so. With FOREBAY_TEST_LONG=1 all of them do, and the end-to-end 
 Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
 `--times` finds a test that fails once in a hundred runs before somebody else does, and `--loops` one that fails on a busy machine.
 
-The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build. With
-FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs), others' S3 clients on `forebay s3`
-(python/tests/s3_clients), and others' loaders of models on a mount (python/tests/on_mount).
+The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build, and
+safetensors' own with it. With FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs), others' S3 clients on
+`forebay s3` (python/tests/s3_clients), and others' loaders of models on a mount (python/tests/on_mount).
 
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
@@ -143,6 +143,9 @@ def build(everything: bool) -> list[Program]:
         if message["target"]["name"] == MODULE:
             [module] = [file for file in message["filenames"] if file.endswith(".so")]
             programs.append(Program("python", ["scripts/python.py", "test", module], ROOT, "forebay-python"))
+            # All of them where PyTorch is installed for other programs, too.
+            own = ["scripts/python.py", "safetensors", module, *["--torch"] * LONG]
+            programs.append(Program("safetensors' own tests", own, ROOT, "forebay-python"))
             if LONG:
                 others = ["scripts/python.py", "programs", module]
                 programs.append(Program("programs on forebay://", others, ROOT, "forebay-python"))
