@@ -17,7 +17,7 @@ setup: ## Install what the demo and the tests need, saying what and why
 build: ## Build the release binary: target/release/forebay
 	$(CARGO) build --release --bin forebay
 
-wheel: ## Build the Python wheel, target/wheels/forebay-….whl, with the program in it, and try it (ARGS="--interpreter python3.14t")
+wheel: ## Build the Python wheel, target/wheels/forebay-….whl, with the program in it, and try it (ARGS="--quick", "--interpreter python3.14t")
 	@scripts/python.py wheel $(ARGS)
 
 demo: setup ## A bucket, a cache and a mount on this machine, every byte checked

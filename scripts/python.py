@@ -20,14 +20,15 @@
                                             by PyTorch's `DataLoader`, for which 5 GB are installed; so it is with bench-prefetch
     python.py bench-s3 [ARGUMENT...]        measures GETs of `forebay s3` beside its origin's: python/benchmarks/s3_gets.py
     python.py bench-prefetch [ARGUMENT...]  measures cold random reads whose order is announced, and is not: python/benchmarks/prefetch.py
-    python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
+    python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl with the program of packages, and tries it in a fresh
+                                            environment; with `--quick`, as `make build` builds it. FOREBAY_BLESS=1 writes its size, and
+                                            how long an import takes, into docs/python.md
 
 They make virtual environments below target/python from locked requirements. Where PyPI cannot be reached tests and programs are skipped,
 with the reason; the wheel cannot be built then.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
@@ -38,12 +39,11 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from environments import PACKAGE, ROOT, TARGET, environment, installed, is_too_old, locked, source
+from wheels import wheel
 
-#: As in `build-system` of python/pyproject.toml.
-MATURIN = re.search(r'"(maturin==[^"]+)"', (PACKAGE / "pyproject.toml").read_text())[1]
 #: In a guide, around the table of what ran.
 TABLE = re.compile(r"(<!-- ran: begin -->\n).*?(<!-- ran: end -->)", re.DOTALL)
 #: Run:ai's streamer before its C interface changed. Its present one is in python/tests/requirements.txt.
@@ -323,73 +323,6 @@ def print_counts(passed: int, failed: int) -> int:
     return int(failed > 0)
 
 
-def wheel(interpreter: str) -> int:
-    """Builds the wheel, and reads a file with it in an environment that has nothing else."""
-    python = environment("build", [MATURIN])
-    subprocess.run(["cargo", "build", "--release", "--locked", "--bin", "forebay"], cwd=ROOT, check=True)
-    # A script of the wheel beside the native module, of which maturin builds one or the other (ADR 0026).
-    program = PACKAGE / "forebay.data/scripts/forebay"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(TARGET / "release/forebay", program)
-    subprocess.run(["strip", program], check=True)
-    wheels = TARGET / "wheels"
-    before = {path: path.stat().st_mtime_ns for path in wheels.glob("*.whl")}
-    build = [python, "-m", "maturin", "build", "--release", "--locked", "--out", wheels, "--interpreter", interpreter]
-    subprocess.run(build, cwd=PACKAGE, check=True)
-    [built] = [path for path in wheels.glob("*.whl") if before.get(path) != path.stat().st_mtime_ns]
-    print(f"python: {built}, {built.stat().st_size / (1 << 20):.1f} MiB")
-    return tried(built, interpreter)
-
-
-def tried(built: pathlib.Path, interpreter: str) -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        place = pathlib.Path(directory)
-        subprocess.run([interpreter, "-m", "venv", place / "venv"], check=True)
-        python = place / "venv/bin/python"
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", built]
-        subprocess.run(pip, check=True)
-        subprocess.run([place / "venv/bin/forebay", "version"], check=True)
-        with bucket(place / "s3", "my-bucket/datasets/labels.txt", "read through the cache\n") as variables:
-            # The lines of README.md, as they stand there.
-            command = [python, "-c", example()]
-            said = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True).stdout
-        if said != "read through the cache\n\n":
-            print(f"python: the example of the README printed {said!r}")
-            return 1
-        # What a program that loads models does, which does not know the package.
-        library = subprocess.run([python, "-m", "forebay.streamer"], capture_output=True, text=True, check=True).stdout.strip()
-        loads = "import ctypes, sys; assert ctypes.CDLL(sys.argv[1]).runai_file_streamer_start(None) != 0"
-        subprocess.run([python, "-I", "-c", loads, library], check=True)
-        print(f"python: STREAMER_LIBRARY={library}")
-        took = "import time; began = time.perf_counter(); import forebay; print(round((time.perf_counter() - began) * 1000))"
-        times = [int(subprocess.run([python, "-c", took], capture_output=True, text=True, check=True).stdout) for _ in range(5)]
-        print(f"python: the example of the README works; import takes {sorted(times)[2]} ms, the median of five")
-    return 0
-
-
-@contextlib.contextmanager
-def bucket(place: pathlib.Path, name: str, text: str) -> Iterator[dict[str, str]]:
-    """An S3 server with one object. The environment of its clients."""
-    parts = ["-p", "forebay-testkit", "--bin", "forebay-testkit-s3"]
-    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
-    (place / name).parent.mkdir(parents=True)
-    (place / name).write_text(text)
-    command = [TARGET / "release/forebay-testkit-s3", "--dir", place]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().rpartition("listening on ")[2].split()[0]
-            keys = {"AWS_ACCESS_KEY_ID": "forebay-test", "AWS_SECRET_ACCESS_KEY": "forebay-test-secret"}
-            yield keys | {"AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
-        finally:
-            server.terminate()
-
-
-def example() -> str:
-    """The first block of Python in README.md."""
-    return re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-
-
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "bench": bench,
     "bench-faults": bench_faults,
@@ -427,6 +360,7 @@ def main() -> int:
         commands.add_parser(command, help="one of the benchmarks, with arguments of its own: see above")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
     wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
+    wheels.add_argument("--quick", action="store_true", help="not built for size, in half the time, beside what `make build` builds")
     options = parser.parse_args()
     if options.command == "test":
         return test(options.module, options.arguments)
@@ -440,7 +374,7 @@ def main() -> int:
         return safetensors(options.module, options.torch)
     if options.command == "table":
         return table(options.check)
-    return wheel(options.interpreter)
+    return wheel(options.interpreter, options.quick)
 
 
 if __name__ == "__main__":
