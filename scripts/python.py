@@ -41,6 +41,9 @@ import tempfile
 import xml.etree.ElementTree
 from collections.abc import Callable
 
+# Tests run this with PYTHONSAFEPATH.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
 from environments import PACKAGE, ROOT, TARGET, environment, installed, is_too_old, locked, source
 from wheels import wheel
 
@@ -211,8 +214,9 @@ def safetensors(module: pathlib.Path, with_pytorch: bool) -> int:
 def tell_safetensors(found: dict[str, dict[str, object]]) -> int:
     """Says what came of them. That nothing was opened by Forebay is a failure, too."""
     by_outcome = {outcome: [name for name in found if found[name]["outcome"] == outcome] for outcome in ("passed", "failed", "skipped")}
-    for name in by_outcome["skipped"]:
-        print(f"skipped: safetensors' own {name}: {found[name]['reason']}")
+    for reason in sorted({str(found[name]["reason"]) for name in by_outcome["skipped"]}):
+        names = [name.rpartition("::")[2] for name in by_outcome["skipped"] if found[name]["reason"] == reason]
+        print(f"skipped: {len(names)} of safetensors' own tests: {reason}: {', '.join(names)}")
     for name in by_outcome["failed"]:
         print(f"test safetensors::{name} ... FAILED")
     opened = [name for name in by_outcome["passed"] if found[name]["opened"]]
