@@ -2,8 +2,8 @@
 """Runs the test programs of the workspace, several at once.
 
 `cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
-end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
-end-to-end tests first, because they take longest. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
+end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those first
+that take longest, and then the other end-to-end tests. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
 same time, and a cluster is simulated for ten hours. Where the machine's processor is emulated, few of its steps run then, and each of
 the others says so. With FOREBAY_TEST_LONG=1 all of them do, and the end-to-end tests of faults run in each mode of security, too.
 Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
@@ -81,8 +81,9 @@ class Program:
 
     @property
     def rank(self) -> tuple:
-        """End-to-end tests first, then tests of whole crates, unit tests last."""
-        return (self.package not in ("forebay-e2e", "forebay-python"), "::" not in self.name, self.name)
+        """The longest first, then end-to-end tests, tests of whole crates, and unit tests last."""
+        is_long = self.name in LONGEST
+        return (not is_long, self.package not in ("forebay-e2e", "forebay-python"), "::" not in self.name, self.name)
 
 
 @dataclasses.dataclass
