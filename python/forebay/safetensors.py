@@ -38,8 +38,9 @@ _MAX_HEADER = 100_000_000
 _ROWS_AT_ONCE = 65_536
 #: Shorter runs of a slice are read into memory of the host, and copied together: each is a copy to a GPU otherwise.
 _SHORT_RUN = 256 << 10
-#: Of each type: its bits, and its names in NumPy and torch.
+#: Of each type: its bits, and its names in NumPy and torch. Of less than a byte, torch has several in one of its elements.
 _TYPES: dict[str, tuple[int, str | None, str | None]] = {
+    "F4": (4, None, "float4_e2m1fn_x2"),
     "BOOL": (8, "bool_", "bool"),
     "U8": (8, "uint8", "uint8"),
     "I8": (8, "int8", "int8"),
@@ -228,11 +229,12 @@ class _Torch:
         own = getattr(self._torch, str(_TYPES[dtype][2]), None)
         if own is None:
             raise SafetensorError(f"torch {self._torch.__version__} has no type {dtype}; install a newer one")
+        sizes = _in_bytes(shape, dtype)
         if self._is_read_into:
-            tensor = self._torch.empty(tuple(shape), dtype=own, device=self._device)
+            tensor = self._torch.empty(sizes, dtype=own, device=self._device)
         else:
             # Whatever the default device is.
-            tensor = self._torch.empty(tuple(shape), dtype=own, device="cpu", pin_memory=self._device.type == "cuda")
+            tensor = self._torch.empty(sizes, dtype=own, device="cpu", pin_memory=self._device.type == "cuda")
         return tensor, (tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
     def fill(self, client: Client, file: File, reads: list[tuple[int, tuple[int, int]]]) -> list[int]:
@@ -254,6 +256,16 @@ class _Torch:
 
     def compact(self, array: Any) -> Any:
         return array.contiguous()
+
+
+def _in_bytes(shape: Sequence[int], dtype: str) -> tuple[int, ...]:
+    """A shape as torch has it, whose elements are bytes at least."""
+    bits = _TYPES[dtype][0]
+    if bits >= 8:
+        return tuple(shape)
+    if not shape or shape[-1] * bits % 8:
+        raise SafetensorError(f"{dtype} requires that the last dimension be divisible by {8 // bits} in torch: got {list(shape)}")
+    return (*shape[:-1], shape[-1] * bits // 8)
 
 
 def _has_cuda(torch: Any) -> bool:
@@ -433,7 +445,11 @@ class Slice:
 
         :raises SafetensorError: for numbers beyond the shape, with NumPy for slices beyond it, too, and for negative steps.
         """
-        opened, framework, width = self._opened, self._opened._framework, _TYPES[self._tensor.dtype][0] // 8
+        opened, framework, bits = self._opened, self._opened._framework, _TYPES[self._tensor.dtype][0]
+        if bits < 8:
+            text = f"parts of tensors of {self._tensor.dtype}, which has less than a byte, are not known here; read all of it"
+            raise SafetensorError(text)
+        width = bits // 8
         parts, kept = taken(self._tensor.shape, index, framework.is_lenient)
         read, thinned = together(self._tensor.shape, parts, width)
         shape = [len(read[dimension]) for dimension in kept]

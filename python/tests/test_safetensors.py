@@ -176,12 +176,29 @@ def test_a_file_that_lies_is_refused_as_safetensors_does(client: forebay.Client,
 
 
 def test_a_type_that_is_not_known_spoils_no_other_tensor(client: forebay.Client, origin: Path) -> None:
-    header = {"a": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}, "b": {"dtype": "U8", "shape": [1], "data_offsets": [2, 3]}}
-    (origin / "new.safetensors").write_bytes(written(header, 3))
+    odd = {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}
+    header = {"a": odd, "b": {"dtype": "U8", "shape": [1], "data_offsets": [3, 4]}}
+    (origin / "new.safetensors").write_bytes(written(header, 4))
     with safe_open("/new.safetensors", framework="np", client=client) as opened:
         assert opened.get_tensor("b").tolist() == [0]
         with pytest.raises(SafetensorError, match="not known here"):
             opened.get_tensor("a")
+
+
+def test_types_of_half_a_byte_are_whole_tensors_of_torch(client: forebay.Client, origin: Path) -> None:
+    header = {"a": {"dtype": "F4", "shape": [2, 4], "data_offsets": [0, 4]}, "b": {"dtype": "F4", "shape": [2], "data_offsets": [4, 5]}}
+    (origin / "half.safetensors").write_bytes(written(header, 5))
+    with safe_open("/half.safetensors", framework="np", client=client) as opened:
+        with pytest.raises(SafetensorError, match="NumPy has no type F4"):
+            opened.get_tensor("a")
+        part = opened.get_slice("a")
+        assert (part.get_shape(), part.get_dtype()) == ([2, 4], "F4")
+        with pytest.raises(SafetensorError, match="read all of it"):
+            part[:1]
+    bad = {"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 2]}}
+    (origin / "bad.safetensors").write_bytes(written(bad, 2))
+    with pytest.raises(SafetensorError, match="not as many bytes"):
+        safe_open("/bad.safetensors", framework="np", client=client)
 
 
 def test_bfloat16_needs_ml_dtypes_and_says_so(client: forebay.Client, origin: Path) -> None:

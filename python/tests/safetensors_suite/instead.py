@@ -26,7 +26,6 @@ LEFT_OUT = {
     "ErrorsTestCase::test_file_not_found": "compares the words of an error: Forebay's has errno and path, and says what to do",
     "ReadmeTestCase::test_exception": "opens no file, and expects safetensors' own class of error",
     "TestCase::test_serialize_file_releases_gil": "is about writing, and judges by time",
-    "TorchTestCase::test_odd_dtype_fp4": "types of less than a byte are not known to forebay.safetensors",
 }
 #: What became of each test: whether it passed, why not, and how many files it opened by Forebay.
 FOUND: dict[str, dict[str, Any]] = {}
