@@ -3,19 +3,27 @@
 # dependencies in it (`cargo audit bin` reads it), and the same bytes from the same commit in whatever directory it is built.
 #
 #     scripts/dist.sh [--libraries] [TARGET_DIRECTORY]      (target/dist)
+#     scripts/dist.sh --run TARGET_DIRECTORY COMMAND…
 #
-# With --libraries, the C library and that of the model streamer are beside it: libforebay_c.so, whose soname is libforebay.so.0, and
-# libforebay_streamer.so.
+# With --run, nothing but a command that builds something else with cargo, in the same directory and in the same way, so that it has in
+# common what it can: the wheel's module. With --libraries, the C library and that of the model streamer are beside it: libforebay_c.so,
+# whose soname is libforebay.so.0, and libforebay_streamer.so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/tools.sh
 source scripts/tools.sh
 
-libraries=
-if [[ ${1:-} == --libraries ]]; then
+libraries= run=
+case ${1:-} in
+--libraries)
     libraries=1
     shift
-fi
+    ;;
+--run)
+    run=1
+    shift
+    ;;
+esac
 need cargo-auditable 0.7.7 "lists in the program what it was built from"
 
 CARGO_TARGET_DIR=$(realpath -m "${1:-target/dist}")
@@ -34,6 +42,9 @@ CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f'; echo "${flags[*]}")
 CFLAGS="${CFLAGS:-} ${cflags[*]}" CXXFLAGS="${CXXFLAGS:-} ${cflags[*]}"
 export CARGO_ENCODED_RUSTFLAGS CFLAGS CXXFLAGS
 
+if [[ -n $run ]]; then
+    exec "${@:2}"
+fi
 options=(--config "$PWD/scripts/dist.toml" --release --locked)
 cargo auditable build "${options[@]}" --bin forebay >&2
 # library PACKAGE SONAME: as a library of C alone, which link-time optimisation takes; what Rust links with as well, it does not.

@@ -22,8 +22,8 @@ whole=()
 for crate in client cluster engine memory metrics store transport types worker; do
     whole+=(--config "profile.dev.package.forebay-$crate.codegen-units=1")
 done
-# What is linked and never called by the program.
-for crate in tcp testkit; do
+# What is linked and not called by a hit: optimising it takes minutes.
+for crate in identity origin private staging tcp testkit; do
     whole+=(--config "profile.dev.package.forebay-$crate.opt-level=0")
 done
 cargo build --quiet --workspace --all-features "${whole[@]}" --example hits

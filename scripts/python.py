@@ -10,6 +10,8 @@
     python.py on-mount PROGRAM [NAME...]    runs other projects' loaders of models on a mount by the `forebay` that cargo built, and beside
                                             it from tmpfs: python/tests/on_mount. FOREBAY_BLESS=1 is as above, for the table of
                                             docs/models.md. PROGRAM_MODEL=BYTES is the size of the model
+    python.py safetensors MODULE [--torch]  runs safetensors' own tests, which are in its source alone, with `forebay.safetensors` in the place
+                                            of what opens files: those with NumPy, and with `--torch` (5 GB) all: python/tests/safetensors_suite
     python.py table [--check]               writes these tables from what is written down, or says whether they are so
     python.py bench-faults [ARGUMENT...]    measures a cold model that is mapped and touched in any order: python/benchmarks/faults.py
     python.py bench-models [ARGUMENT...]    measures models beside safetensors' and Run:ai's loading of them: python/benchmarks/models.py
@@ -18,16 +20,16 @@
                                             by PyTorch's `DataLoader`, for which 5 GB are installed; so it is with bench-prefetch
     python.py bench-s3 [ARGUMENT...]        measures GETs of `forebay s3` beside its origin's: python/benchmarks/s3_gets.py
     python.py bench-prefetch [ARGUMENT...]  measures cold random reads whose order is announced, and is not: python/benchmarks/prefetch.py
-    python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl, and tries it in a fresh environment
+    python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl with the program of packages, and tries it in a fresh
+                                            environment; with `--quick`, as `make build` builds it. FOREBAY_BLESS=1 writes its size, and
+                                            how long an import takes, into docs/python.md
 
 They make virtual environments below target/python from locked requirements. Where PyPI cannot be reached tests and programs are skipped,
 with the reason; the wheel cannot be built then.
 """
 
 import argparse
-import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -36,17 +38,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import xml.etree.ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "python"
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
-BUILT = TARGET / "python"
-#: As in `build-system` of python/pyproject.toml.
-MATURIN = re.search(r'"(maturin==[^"]+)"', (PACKAGE / "pyproject.toml").read_text())[1]
-OLDEST = (3, 11)
+# Tests run this with PYTHONSAFEPATH.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from environments import PACKAGE, ROOT, TARGET, environment, installed, is_too_old, locked, source
+from wheels import wheel
+
 #: In a guide, around the table of what ran.
 TABLE = re.compile(r"(<!-- ran: begin -->\n).*?(<!-- ran: end -->)", re.DOTALL)
 #: Run:ai's streamer before its C interface changed. Its present one is in python/tests/requirements.txt.
@@ -85,24 +85,11 @@ ON_FSSPEC = Suite(PACKAGE / "tests/programs", ROOT / "docs/python.md", ("common"
 ON_S3 = Suite(PACKAGE / "tests/s3_clients", ROOT / "docs/S3.md", ("commands", "endpoint", "given_buckets", "suite"))
 ON_MOUNT = Suite(PACKAGE / "tests/on_mount", ROOT / "docs/models.md", ("mounted", "streaming"))
 SUITES = (ON_FSSPEC, ON_S3, ON_MOUNT)
+SAFETENSORS = PACKAGE / "tests/safetensors_suite"
+#: Of safetensors' own tests, those with NumPy, some of which need PyTorch, too; and those of PyTorch alone.
+WITH_NUMPY, WITH_PYTORCH = ("simple", "handle", "multithreaded", "threadable", "pread_backend"), ("pt_comparison", "pt_model")
 #: How long one of them may take: each has a shorter deadline of its own where it waits for others.
 PROGRAM_WITHIN_SECONDS = 600
-
-
-def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
-    """The interpreter of a virtual environment with these requirements, made unless it is there already."""
-    key = hashlib.sha256(repr((requirements, interpreter, sys.version)).encode()).hexdigest()[:12]
-    place = BUILT / f"{name}-{key}"
-    python = place / "bin/python"
-    if (place / "complete").exists():
-        return python
-    shutil.rmtree(place, ignore_errors=True)
-    print(f"python: making {place} with {len(requirements)} packages of PyPI", flush=True)
-    subprocess.run([interpreter, "-m", "venv", place], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-    subprocess.run([*pip, *requirements], check=True)
-    (place / "complete").touch()
-    return python
 
 
 def named(program: pathlib.Path, requirements: list[str]) -> str:
@@ -110,14 +97,8 @@ def named(program: pathlib.Path, requirements: list[str]) -> str:
     return "torch" if any(line.startswith("torch==") for line in requirements) else program.stem
 
 
-def locked(requirements: pathlib.Path) -> list[str]:
-    lines = requirements.read_text().splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 def test(module: pathlib.Path, arguments: list[str]) -> int:
-    if sys.version_info < OLDEST:
-        print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
+    if is_too_old():
         return print_counts(0, 0)
     try:
         python = environment("test", locked(PACKAGE / "tests/requirements.txt"))
@@ -125,7 +106,7 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
         return print_counts(0, 0)
-    site = installed(module)
+    site = installed(module, "site")
     with tempfile.NamedTemporaryFile(suffix=".xml") as results:
         # The package beside the tests has no native module: neither Python nor pytest is to find it before the one that has.
         command = [python, "-P", "-m", "pytest", "--import-mode=append", "-q", "-p", "no:cacheprovider"]
@@ -143,27 +124,9 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         return max(tell(results.name), status)
 
 
-def installed(module: pathlib.Path) -> pathlib.Path:
-    """A folder with the package as a wheel would have it, entry points included, and this native module."""
-    site = BUILT / "site"
-    shutil.rmtree(site, ignore_errors=True)
-    shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
-    # Of a name that interpreters without a global lock look for, too.
-    shutil.copyfile(module, site / "forebay/_native.so")
-    metadata = site / "forebay-0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: forebay\nVersion: 0\n")
-    with (PACKAGE / "pyproject.toml").open("rb") as file:
-        groups = tomllib.load(file)["project"]["entry-points"]
-    points = ["\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in of_group.items())]) for group, of_group in groups.items()]
-    (metadata / "entry_points.txt").write_text("\n\n".join(points) + "\n")
-    return site
-
-
 def run_programs(suite: Suite, names: list[str], variables: dict[str, str]) -> int:
     """Runs those with these names, or all, one after the other: each may take all of the machine."""
-    if sys.version_info < OLDEST:
-        print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
+    if is_too_old():
         return print_counts(0, 0)
     records, failed = {}, 0
     for program in suite.programs(names):
@@ -187,7 +150,7 @@ def run_programs(suite: Suite, names: list[str], variables: dict[str, str]) -> i
 
 
 def programs(module: pathlib.Path, names: list[str]) -> int:
-    site = installed(module)
+    site = installed(module, "site-programs")
     return run_programs(ON_FSSPEC, names, {"PYTHONPATH": f"{site}{os.pathsep}{ON_FSSPEC.directory}"})
 
 
@@ -220,6 +183,47 @@ def ran(python: pathlib.Path, program: pathlib.Path, variables: dict[str, str]) 
         return status, json.loads(record.read_text()) if status == 0 and record.exists() else None
 
 
+def safetensors(module: pathlib.Path, with_pytorch: bool) -> int:
+    """Runs safetensors' own tests where `forebay.safetensors` opens the files, and says what was left out, and why."""
+    if is_too_old():
+        return print_counts(0, 0)
+    try:
+        python = environment("safetensors", locked(SAFETENSORS / "requirements.txt"))
+        tests = source(python, SAFETENSORS / "source.txt") / "bindings/python/tests"
+        [packages] = python.parent.parent.glob("lib/python*/site-packages")
+        interpreter = with_torch() if with_pytorch else python
+    except subprocess.CalledProcessError as error:
+        print(f"skipped: what safetensors' own tests need cannot be had from PyPI: {error}")
+        return print_counts(0, 0)
+    site = installed(module, "site-safetensors")
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        shutil.copytree(tests, place / "tests")
+        names = [*WITH_NUMPY, *(WITH_PYTORCH if with_pytorch else ())]
+        command = [interpreter, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "instead", "-W", "ignore"]
+        command += [place / "tests" / f"test_{name}.py" for name in names]
+        # pytest is in the former's packages, whichever interpreter it is.
+        variables = {"PYTHONPATH": os.pathsep.join(map(str, (site, SAFETENSORS, packages))), "PYTHONDONTWRITEBYTECODE": "1"}
+        variables |= {"SAFETENSORS_FOUND": str(place / "found.json"), "PYTHONFAULTHANDLER": "1"}
+        status = subprocess.run(command, cwd=place, env=os.environ | variables, timeout=PROGRAM_WITHIN_SECONDS).returncode
+        written = place / "found.json"
+        found = json.loads(written.read_text()) if written.exists() else {}
+    return max(tell_safetensors(found), status)
+
+
+def tell_safetensors(found: dict[str, dict[str, object]]) -> int:
+    """Says what came of them. That nothing was opened by Forebay is a failure, too."""
+    by_outcome = {outcome: [name for name in found if found[name]["outcome"] == outcome] for outcome in ("passed", "failed", "skipped")}
+    for reason in sorted({str(found[name]["reason"]) for name in by_outcome["skipped"]}):
+        names = [name.rpartition("::")[2] for name in by_outcome["skipped"] if found[name]["reason"] == reason]
+        print(f"skipped: {len(names)} of safetensors' own tests: {reason}: {', '.join(names)}")
+    for name in by_outcome["failed"]:
+        print(f"test safetensors::{name} ... FAILED")
+    opened = [name for name in by_outcome["passed"] if found[name]["opened"]]
+    print(f"python: {len(opened)} of the {len(by_outcome['passed'])} tests of safetensors that passed opened files by Forebay")
+    return print_counts(len(by_outcome["passed"]), len(by_outcome["failed"]) + int(not opened))
+
+
 def table(check: bool) -> int:
     """The tables of the guides, from what is written down."""
     wrong = [suite.guide.relative_to(ROOT) for suite in SUITES if not table_of(suite, check)]
@@ -245,7 +249,7 @@ def table_of(suite: Suite, check: bool) -> bool:
 def bench(arguments: list[str]) -> int:
     parts = ["-p", "forebay-python", "-p", "forebay-session", "--lib", "--example", "reads"]
     subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
-    site = installed(TARGET / "release/lib_native.so")
+    site = installed(TARGET / "release/lib_native.so", "site-release")
     command = [sys.executable, PACKAGE / "benchmarks/reads.py", "--rust", TARGET / "release/examples/reads", *arguments]
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
 
@@ -284,7 +288,7 @@ def with_torch() -> pathlib.Path:
 def release_site() -> pathlib.Path:
     """The package with a native module that is optimised."""
     subprocess.run(["cargo", "build", "--release", "--locked", "-p", "forebay-python", "--lib"], cwd=ROOT, check=True)
-    return installed(TARGET / "release/lib_native.so")
+    return installed(TARGET / "release/lib_native.so", "site-release")
 
 
 def release_programs() -> list[object]:
@@ -323,73 +327,6 @@ def print_counts(passed: int, failed: int) -> int:
     return int(failed > 0)
 
 
-def wheel(interpreter: str) -> int:
-    """Builds the wheel, and reads a file with it in an environment that has nothing else."""
-    python = environment("build", [MATURIN])
-    subprocess.run(["cargo", "build", "--release", "--locked", "--bin", "forebay"], cwd=ROOT, check=True)
-    # A script of the wheel beside the native module, of which maturin builds one or the other (ADR 0026).
-    program = PACKAGE / "forebay.data/scripts/forebay"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(TARGET / "release/forebay", program)
-    subprocess.run(["strip", program], check=True)
-    wheels = TARGET / "wheels"
-    before = {path: path.stat().st_mtime_ns for path in wheels.glob("*.whl")}
-    build = [python, "-m", "maturin", "build", "--release", "--locked", "--out", wheels, "--interpreter", interpreter]
-    subprocess.run(build, cwd=PACKAGE, check=True)
-    [built] = [path for path in wheels.glob("*.whl") if before.get(path) != path.stat().st_mtime_ns]
-    print(f"python: {built}, {built.stat().st_size / (1 << 20):.1f} MiB")
-    return tried(built, interpreter)
-
-
-def tried(built: pathlib.Path, interpreter: str) -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        place = pathlib.Path(directory)
-        subprocess.run([interpreter, "-m", "venv", place / "venv"], check=True)
-        python = place / "venv/bin/python"
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", built]
-        subprocess.run(pip, check=True)
-        subprocess.run([place / "venv/bin/forebay", "version"], check=True)
-        with bucket(place / "s3", "my-bucket/datasets/labels.txt", "read through the cache\n") as variables:
-            # The lines of README.md, as they stand there.
-            command = [python, "-c", example()]
-            said = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True).stdout
-        if said != "read through the cache\n\n":
-            print(f"python: the example of the README printed {said!r}")
-            return 1
-        # What a program that loads models does, which does not know the package.
-        library = subprocess.run([python, "-m", "forebay.streamer"], capture_output=True, text=True, check=True).stdout.strip()
-        loads = "import ctypes, sys; assert ctypes.CDLL(sys.argv[1]).runai_file_streamer_start(None) != 0"
-        subprocess.run([python, "-I", "-c", loads, library], check=True)
-        print(f"python: STREAMER_LIBRARY={library}")
-        took = "import time; began = time.perf_counter(); import forebay; print(round((time.perf_counter() - began) * 1000))"
-        times = [int(subprocess.run([python, "-c", took], capture_output=True, text=True, check=True).stdout) for _ in range(5)]
-        print(f"python: the example of the README works; import takes {sorted(times)[2]} ms, the median of five")
-    return 0
-
-
-@contextlib.contextmanager
-def bucket(place: pathlib.Path, name: str, text: str) -> Iterator[dict[str, str]]:
-    """An S3 server with one object. The environment of its clients."""
-    parts = ["-p", "forebay-testkit", "--bin", "forebay-testkit-s3"]
-    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
-    (place / name).parent.mkdir(parents=True)
-    (place / name).write_text(text)
-    command = [TARGET / "release/forebay-testkit-s3", "--dir", place]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().rpartition("listening on ")[2].split()[0]
-            keys = {"AWS_ACCESS_KEY_ID": "forebay-test", "AWS_SECRET_ACCESS_KEY": "forebay-test-secret"}
-            yield keys | {"AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
-        finally:
-            server.terminate()
-
-
-def example() -> str:
-    """The first block of Python in README.md."""
-    return re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-
-
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "bench": bench,
     "bench-faults": bench_faults,
@@ -418,12 +355,16 @@ def main() -> int:
     loaders = commands.add_parser("on-mount", help="run other projects' loaders of models on a mount")
     loaders.add_argument("program", type=pathlib.Path, help="forebay, as cargo built it")
     loaders.add_argument("names", nargs="*", help="of programs; all, if none is given")
+    own = commands.add_parser("safetensors", help="run safetensors' own tests")
+    own.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
+    own.add_argument("--torch", action="store_true", help="those of PyTorch, too")
     tables = commands.add_parser("table", help="write the tables of what ran")
     tables.add_argument("--check", action="store_true", help="only say whether it is as it should be")
     for command in BENCHMARKS:
         commands.add_parser(command, help="one of the benchmarks, with arguments of its own: see above")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
     wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
+    wheels.add_argument("--quick", action="store_true", help="not built for size, in half the time, beside what `make build` builds")
     options = parser.parse_args()
     if options.command == "test":
         return test(options.module, options.arguments)
@@ -433,9 +374,11 @@ def main() -> int:
         return s3_clients(options.program, options.names)
     if options.command == "on-mount":
         return on_mount(options.program, options.names)
+    if options.command == "safetensors":
+        return safetensors(options.module, options.torch)
     if options.command == "table":
         return table(options.check)
-    return wheel(options.interpreter)
+    return wheel(options.interpreter, options.quick)
 
 
 if __name__ == "__main__":

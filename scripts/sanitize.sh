@@ -15,7 +15,7 @@ fi
 host=$(rustc "+$nightly" -vV | sed -n 's/^host: //p')
 suppressions=$PWD/scripts/sanitize
 packages=()
-for crate in types memory store engine transport tcp shm fuse-io; do
+for crate in types memory store engine transport tcp shm fuse-io one-sided handover verbs; do
     packages+=(-p "forebay-$crate")
 done
 

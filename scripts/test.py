@@ -2,16 +2,16 @@
 """Runs the test programs of the workspace, several at once.
 
 `cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
-end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
-end-to-end tests first, because they take longest. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
+end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those first
+that take longest, and then the other end-to-end tests. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
 same time, and a cluster is simulated for ten hours. Where the machine's processor is emulated, few of its steps run then, and each of
 the others says so. With FOREBAY_TEST_LONG=1 all of them do, and the end-to-end tests of faults run in each mode of security, too.
 Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
 `--times` finds a test that fails once in a hundred runs before somebody else does, and `--loops` one that fails on a busy machine.
 
-The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build. With
-FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs), others' S3 clients on `forebay s3`
-(python/tests/s3_clients), and others' loaders of models on a mount (python/tests/on_mount).
+The tests of the Python package are one of these programs: scripts/python.py runs them with the native module of this build, and
+safetensors' own with it. With FOREBAY_TEST_LONG=1 other projects run on it, too (python/tests/programs), others' S3 clients on
+`forebay s3` (python/tests/s3_clients), and others' loaders of models on a mount (python/tests/on_mount).
 
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
@@ -81,8 +81,9 @@ class Program:
 
     @property
     def rank(self) -> tuple:
-        """End-to-end tests first, then tests of whole crates, unit tests last."""
-        return (self.package not in ("forebay-e2e", "forebay-python"), "::" not in self.name, self.name)
+        """The longest first, then end-to-end tests, tests of whole crates, and unit tests last."""
+        is_long = self.name in LONGEST
+        return (not is_long, self.package not in ("forebay-e2e", "forebay-python"), "::" not in self.name, self.name)
 
 
 @dataclasses.dataclass
@@ -143,6 +144,9 @@ def build(everything: bool) -> list[Program]:
         if message["target"]["name"] == MODULE:
             [module] = [file for file in message["filenames"] if file.endswith(".so")]
             programs.append(Program("python", ["scripts/python.py", "test", module], ROOT, "forebay-python"))
+            # All of them where PyTorch is installed for other programs, too.
+            own = ["scripts/python.py", "safetensors", module, *["--torch"] * LONG]
+            programs.append(Program("safetensors' own tests", own, ROOT, "forebay-python"))
             if LONG:
                 others = ["scripts/python.py", "programs", module]
                 programs.append(Program("programs on forebay://", others, ROOT, "forebay-python"))

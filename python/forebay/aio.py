@@ -7,9 +7,9 @@
 ...         return await client.read("/labels.txt", 0, 100)
 >>> asyncio.run(first_bytes())
 
-What is in memory of this process is answered at once, without another thread and without giving way to other tasks; what has to wait is
-waited for by the runtime of the native module. A task that is cancelled takes its read along: when ``CancelledError`` is raised, nothing
-writes to the read's buffers any more.
+What is in memory of this process is answered at once, without another thread; other tasks have a turn after five milliseconds of that.
+What has to wait is waited for by the runtime of the native module. A task that is cancelled takes its read along: when ``CancelledError``
+is raised, nothing writes to the read's buffers any more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -38,6 +40,21 @@ __all__ = ["AsyncClient", "AsyncFile", "AsyncPrefetch", "AsyncUpload"]
 
 _Answer = TypeVar("_Answer")
 _Done = Callable[[Any, BaseException | None], object]
+#: How long tasks are answered at once before others have a turn, in seconds.
+_TURN = 0.005
+
+
+class _Turn(threading.local):
+    """Since when tasks of this thread's loop have been answered at once, without the loop in between."""
+
+    since: float | None = None
+
+    def end(self) -> None:
+        """The loop goes on."""
+        self.since = None
+
+
+_turn = _Turn()
 
 
 class AsyncClient:
@@ -430,6 +447,9 @@ def _native_of(place: AnyPath | AsyncFile, session: _native.Session) -> AnyPath 
 async def _answer(start: Callable[[_Done], _Answer | _native.Operation]) -> _Answer:
     """What ``start`` answers, at once or by calling what it is given."""
     loop = asyncio.get_running_loop()
+    # Before anything is begun: a task that is cancelled here has nothing to lose.
+    if _turn.since is not None and time.monotonic() - _turn.since > _TURN:
+        await asyncio.sleep(0)
     future: asyncio.Future[_Answer] = loop.create_future()
 
     def done(answer: Any, error: BaseException | None) -> None:
@@ -441,6 +461,9 @@ async def _answer(start: Callable[[_Done], _Answer | _native.Operation]) -> _Ans
 
     started = start(done)
     if not isinstance(started, _native.Operation):
+        if _turn.since is None:
+            _turn.since = time.monotonic()
+            loop.call_soon(_turn.end)
         return started
     try:
         return await future

@@ -18,12 +18,13 @@ import copy
 import importlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from types import EllipsisType, TracebackType
+from collections.abc import Iterable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard, cast
 
 from forebay import _native
 from forebay._client import Client, File
+from forebay._slices import Index, SafetensorError, runs, taken, together
 
 if TYPE_CHECKING:
     from forebay._client import AnyPath
@@ -37,8 +38,9 @@ _MAX_HEADER = 100_000_000
 _ROWS_AT_ONCE = 65_536
 #: Shorter runs of a slice are read into memory of the host, and copied together: each is a copy to a GPU otherwise.
 _SHORT_RUN = 256 << 10
-#: Of each type: its bits, and its names in NumPy and torch.
+#: Of each type: its bits, and its names in NumPy and torch. Of less than a byte, torch has several in one of its elements.
 _TYPES: dict[str, tuple[int, str | None, str | None]] = {
+    "F4": (4, None, "float4_e2m1fn_x2"),
     "BOOL": (8, "bool_", "bool"),
     "U8": (8, "uint8", "uint8"),
     "I8": (8, "int8", "int8"),
@@ -59,13 +61,6 @@ _TYPES: dict[str, tuple[int, str | None, str | None]] = {
     "F8_E4M3FNUZ": (8, "float8_e4m3fnuz", "float8_e4m3fnuz"),
     "F8_E5M2FNUZ": (8, "float8_e5m2fnuz", "float8_e5m2fnuz"),
 }
-
-#: What a slice is indexed with: numbers, slices without steps, and at most one ``...``.
-Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
-
-
-class SafetensorError(Exception):
-    """A file is none of the format, or has no such tensor."""
 
 
 class Tensor(NamedTuple):
@@ -157,6 +152,11 @@ def _tensor(name: str, fields: object, begin: int) -> Tensor:
 class _Framework(Protocol):
     """How arrays are made, and handed out."""
 
+    @property
+    def is_lenient(self) -> bool:
+        """Whether slices may go beyond the shape. With NumPy, safetensors refuses them; with torch, it leaves that to torch."""
+        ...
+
     def empty(self, shape: Sequence[int], dtype: str) -> tuple[Any, tuple[int, int]]:
         """A new array, and its address and length in bytes."""
         ...
@@ -173,9 +173,15 @@ class _Framework(Protocol):
         """The one for arrays that many reads of ``length`` bytes fill."""
         ...
 
+    def compact(self, array: Any) -> Any:
+        """A part of an array, in memory of its own."""
+        ...
+
 
 class _Numpy:
     """Arrays of NumPy."""
+
+    is_lenient = False
 
     def __init__(self, device: str | int) -> None:
         if str(device) != "cpu":
@@ -195,6 +201,9 @@ class _Numpy:
     def of_runs(self, length: int) -> _Framework:
         return self
 
+    def compact(self, array: Any) -> Any:
+        return array.copy()
+
     def _dtype(self, name: str) -> Any:
         own = _TYPES[name][1]
         if own is not None and hasattr(self._numpy, own):
@@ -209,6 +218,8 @@ class _Numpy:
 class _Torch:
     """Tensors of torch: of the host, pinned on the way to a GPU; or of a GPU that is read into, where its CUDA is ours."""
 
+    is_lenient = True
+
     def __init__(self, device: str | int) -> None:
         self._torch: Any = importlib.import_module("torch")
         self._device = self._torch.device(f"cuda:{device}" if isinstance(device, int) else device)
@@ -218,11 +229,12 @@ class _Torch:
         own = getattr(self._torch, str(_TYPES[dtype][2]), None)
         if own is None:
             raise SafetensorError(f"torch {self._torch.__version__} has no type {dtype}; install a newer one")
+        sizes = _in_bytes(shape, dtype)
         if self._is_read_into:
-            tensor = self._torch.empty(tuple(shape), dtype=own, device=self._device)
+            tensor = self._torch.empty(sizes, dtype=own, device=self._device)
         else:
             # Whatever the default device is.
-            tensor = self._torch.empty(tuple(shape), dtype=own, device="cpu", pin_memory=self._device.type == "cuda")
+            tensor = self._torch.empty(sizes, dtype=own, device="cpu", pin_memory=self._device.type == "cuda")
         return tensor, (tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
     def fill(self, client: Client, file: File, reads: list[tuple[int, tuple[int, int]]]) -> list[int]:
@@ -241,6 +253,19 @@ class _Torch:
         through_host = copy.copy(self)
         through_host._is_read_into = False
         return through_host
+
+    def compact(self, array: Any) -> Any:
+        return array.contiguous()
+
+
+def _in_bytes(shape: Sequence[int], dtype: str) -> tuple[int, ...]:
+    """A shape as torch has it, whose elements are bytes at least."""
+    bits = _TYPES[dtype][0]
+    if bits >= 8:
+        return tuple(shape)
+    if not shape or shape[-1] * bits % 8:
+        raise SafetensorError(f"{dtype} requires that the last dimension be divisible by {8 // bits} in torch: got {list(shape)}")
+    return (*shape[:-1], shape[-1] * bits // 8)
 
 
 def _has_cuda(torch: Any) -> bool:
@@ -308,14 +333,17 @@ class safe_open:  # noqa: N801
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
+        self._opened()
         return sorted(self._header.tensors)
 
     def offset_keys(self) -> list[str]:
         """The names of the tensors, in the order of their bytes."""
+        self._opened()
         return list(self._header.tensors)
 
     def metadata(self) -> dict[str, str] | None:
         """What else the header says."""
+        self._opened()
         return self._header.metadata
 
     def get_tensor(self, name: str) -> Any:
@@ -335,7 +363,7 @@ class safe_open:  # noqa: N801
 
     def get_slice(self, name: str) -> Slice:
         """A tensor of which only parts are read: ``model.get_slice("embedding")[:100, 5:]``."""
-        return Slice(self, name, self._described(name))
+        return Slice(self, self._described(name))
 
     def prefetch(self, names: Iterable[str] | None = None, *, ahead: int = 256 << 20) -> Prefetch:
         """Begin to fetch tensors before they are read, all of them unless some are named, in the order in which they are named.
@@ -401,8 +429,8 @@ def header_of(file: File) -> bytes:
 class Slice:
     """A tensor of which only parts are read."""
 
-    def __init__(self, opened: safe_open, name: str, tensor: Tensor) -> None:
-        self._opened, self._name, self._tensor = opened, name, tensor
+    def __init__(self, opened: safe_open, tensor: Tensor) -> None:
+        self._opened, self._tensor = opened, tensor
 
     def get_shape(self) -> list[int]:
         """The shape of the whole tensor."""
@@ -415,78 +443,34 @@ class Slice:
     def __getitem__(self, index: Index) -> Any:
         """The part, as NumPy would index it, in memory of its own.
 
-        :raises SafetensorError: for what is beyond the shape, and for steps.
+        :raises SafetensorError: for numbers beyond the shape, with NumPy for slices beyond it, too, and for negative steps.
         """
-        ranges, shape = _ranges(self._name, self._tensor.shape, index)
-        opened, framework, width = self._opened, self._opened._framework, _TYPES[self._tensor.dtype][0] // 8
-        _, run = next(_runs(self._tensor.shape, ranges), (0, 0))
+        opened, framework, bits = self._opened, self._opened._framework, _TYPES[self._tensor.dtype][0]
+        if bits < 8:
+            text = f"parts of tensors of {self._tensor.dtype}, which has less than a byte, are not known here; read all of it"
+            raise SafetensorError(text)
+        width = bits // 8
+        parts, kept = taken(self._tensor.shape, index, framework.is_lenient)
+        read, thinned = together(self._tensor.shape, parts, width)
+        shape = [len(read[dimension]) for dimension in kept]
+        _, run = next(runs(self._tensor.shape, read), (0, 0))
         if run < math.prod(shape):
             framework = framework.of_runs(run * width)
         array, (address, length) = framework.empty(shape, self._tensor.dtype)
         reads: list[tuple[int, tuple[int, int]]] = []
         at = address
-        runs: Iterator[tuple[int, int]] = _runs(self._tensor.shape, ranges) if length else iter(())
-        for start, count in runs:
+        for start, count in runs(self._tensor.shape, read) if length else ():
             reads.append((self._tensor.start + start * width, (at, count * width)))
             at += count * width
             if len(reads) == _ROWS_AT_ONCE:
                 opened._fill(framework, reads)
                 reads.clear()
         opened._fill(framework, reads)
-        return framework.finish(array)
-
-
-def _ranges(name: str, shape: tuple[int, ...], index: Index) -> tuple[list[tuple[int, int]], list[int]]:
-    """What an index takes of each dimension, and the shape of that."""
-    asked = list(index) if isinstance(index, tuple) else [index]
-    if sum(item is ... for item in asked) > 1:
-        raise SafetensorError("an index can only have a single ellipsis ('...')")
-    if ... not in asked:
-        asked.append(...)
-    missing = len(shape) - (len(asked) - 1)
-    if missing < 0:
-        raise SafetensorError(f"Error during slicing {index} with shape {list(shape)}: too many slices for `{name}`")
-    place = asked.index(...)
-    asked[place : place + 1] = [slice(None)] * missing
-    ranges: list[tuple[int, int]] = []
-    kept: list[int] = []
-    for size, item in zip(shape, asked, strict=True):
-        if isinstance(item, slice):
-            start, stop, step = item.indices(size)
-            if step != 1:
-                raise SafetensorError(f"a slice of `{name}` has the step {step}; read without one, and step through that")
-            ranges.append((start, max(start, stop)))
-            kept.append(ranges[-1][1] - start)
-        elif isinstance(item, int) and -size <= item < size:
-            ranges.append((item % size, item % size + 1))
-        else:
-            raise SafetensorError(f"Error during slicing {index} with shape {list(shape)}: {item} is out of range for `{name}`")
-    return ranges, kept
-
-
-def _runs(shape: tuple[int, ...], ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Where the elements of a part lie, in order: runs of them, each with its first element and how many there are."""
-    # The dimensions behind the last that is not taken whole belong to one run.
-    whole = len(shape)
-    while whole > 0 and ranges[whole - 1] == (0, shape[whole - 1]):
-        whole -= 1
-    inner = math.prod(shape[whole:])
-    if whole == 0:
-        yield 0, inner
-        return
-    outer, (start, stop) = ranges[: whole - 1], ranges[whole - 1]
-    count = (stop - start) * inner
-    strides = [math.prod(shape[dimension + 1 :]) for dimension in range(whole)]
-    base = start * strides[-1]
-
-    def place(dimension: int, at: int) -> Iterator[tuple[int, int]]:
-        if dimension == len(outer):
-            yield at, count
-            return
-        for position in range(*outer[dimension]):
-            yield from place(dimension + 1, at + position * strides[dimension])
-
-    yield from place(0, base)
+        array = framework.finish(array)
+        if thinned is None:
+            return array
+        steps = tuple(slice(None, None, parts[dimension].step if dimension == thinned else None) for dimension in kept)
+        return framework.compact(array[steps])
 
 
 def load_file(filename: AnyPath, framework: str = "np", device: str | int = "cpu", *, client: Client) -> dict[str, Any]:

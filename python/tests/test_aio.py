@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,29 @@ def test_everything_that_the_synchronous_client_does(origin: Path) -> None:
             await again._client.close()
         with pytest.raises(ValueError, match="closed"):
             await client.stat("/")
+
+    asyncio.run(use())
+
+
+def test_a_task_that_is_answered_at_once_lets_others_run(origin: Path) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def use() -> None:
+        async with AsyncClient(up=origin, **SMALL) as client:
+            await client.read("/small")
+            other = asyncio.create_task(tick())
+            deadline = time.monotonic() + SOON
+            # Of a read that is a hit, no other task would ever hear.
+            while ticks < 3 and time.monotonic() < deadline:
+                assert await client.read("/small", 0, 4) == b"what"
+            other.cancel()
+        assert ticks >= 3
 
     asyncio.run(use())
 

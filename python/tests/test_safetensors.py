@@ -71,8 +71,15 @@ INDICES: list[Callable[[Any], Any]] = [
     lambda tensor: tensor[..., -1],
     lambda tensor: tensor[0],
     lambda tensor: tensor[-1, ..., 1:],
-    lambda tensor: tensor[5:2],
-    lambda tensor: tensor[:100, :100],
+    lambda tensor: tensor[2:1],
+    lambda tensor: tensor[-2:, ..., :-1],
+    lambda tensor: tensor[numpy.int64(1)],
+    # Of the large one, rows lie further apart than a page, and columns closer together.
+    lambda tensor: tensor[::2],
+    lambda tensor: tensor[:, ::3],
+    lambda tensor: tensor[1::2, 1:3:2],
+    lambda tensor: tensor[::2, ..., 0],
+    lambda tensor: tensor[2:1:2],
 ]
 
 
@@ -91,6 +98,10 @@ def test_an_element_and_a_scalar_are_slices_too(client: forebay.Client, model: s
         assert opened.get_slice("large")[1299, 999] == TENSORS["large"][1299, 999]
         assert opened.get_slice("scalar")[...] == 7.5
         assert opened.get_slice("empty_2d")[:, 1:].shape == (0, 4)
+        assert opened.get_slice("empty_2d")[::2, ::2].shape == (0, 3)
+        assert opened.get_slice("large")[[]].shape == (0, 1000)
+        # It is no part of what was read with it.
+        assert opened.get_slice("large")[:, ::3].flags.owndata
 
 
 def test_what_is_not_there_or_makes_no_sense_is_an_error(client: forebay.Client, model: str) -> None:
@@ -99,16 +110,21 @@ def test_what_is_not_there_or_makes_no_sense_is_an_error(client: forebay.Client,
             opened.get_tensor("nothing")
         part = opened.get_slice("fp32_2d")
         wrong: list[tuple[Any, str]] = [
-            ((slice(None),) * 3, "too many"),
-            (3, "out of range"),
-            (slice(None, None, 2), "step"),
-            ((..., ...), "single ellipsis"),
+            ((slice(None),) * 3, r"slicing \[:, :, :\] with shape \[3, 4\]: more slicing indexes than dimensions"),
+            (3, r"\[3\] with shape \[3, 4\]: index 3 out of bounds for tensor dimension #0 of size 3"),
+            ((..., slice(1, 9)), r"\[:, 1:9\] with shape \[3, 4\]: index 8 out of bounds for tensor dimension #1 of size 4"),
+            ((0, -5), "Invalid index -5 for dimension 1 of size 4"),
+            (slice(None, None, -2), "step must be a positive integer, got -2"),
+            ((..., ...), "Only one ellipsis"),
+            ([0, 1], "Non empty lists"),
+            (1.5, "Unsupported slice index"),
         ]
         for index, words in wrong:
             with pytest.raises(SafetensorError, match=words):
                 part[index]
-    with pytest.raises(SafetensorError, match="File is closed"):
-        opened.get_tensor("scalar")
+    for ask in (opened.keys, opened.offset_keys, opened.metadata, opened.get_tensors, lambda: opened.get_tensor("scalar")):
+        with pytest.raises(SafetensorError, match="File is closed"):
+            ask()
     for arguments in ({"framework": "jax"}, {"framework": "np", "device": "cuda:0"}, {"framework": "np", "backend": "magic"}):
         with pytest.raises(SafetensorError, match="invalid"):
             safe_open(model, client=client, **arguments)
@@ -160,12 +176,29 @@ def test_a_file_that_lies_is_refused_as_safetensors_does(client: forebay.Client,
 
 
 def test_a_type_that_is_not_known_spoils_no_other_tensor(client: forebay.Client, origin: Path) -> None:
-    header = {"a": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}, "b": {"dtype": "U8", "shape": [1], "data_offsets": [2, 3]}}
-    (origin / "new.safetensors").write_bytes(written(header, 3))
+    odd = {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}
+    header = {"a": odd, "b": {"dtype": "U8", "shape": [1], "data_offsets": [3, 4]}}
+    (origin / "new.safetensors").write_bytes(written(header, 4))
     with safe_open("/new.safetensors", framework="np", client=client) as opened:
         assert opened.get_tensor("b").tolist() == [0]
         with pytest.raises(SafetensorError, match="not known here"):
             opened.get_tensor("a")
+
+
+def test_types_of_half_a_byte_are_whole_tensors_of_torch(client: forebay.Client, origin: Path) -> None:
+    header = {"a": {"dtype": "F4", "shape": [2, 4], "data_offsets": [0, 4]}, "b": {"dtype": "F4", "shape": [2], "data_offsets": [4, 5]}}
+    (origin / "half.safetensors").write_bytes(written(header, 5))
+    with safe_open("/half.safetensors", framework="np", client=client) as opened:
+        with pytest.raises(SafetensorError, match="NumPy has no type F4"):
+            opened.get_tensor("a")
+        part = opened.get_slice("a")
+        assert (part.get_shape(), part.get_dtype()) == ([2, 4], "F4")
+        with pytest.raises(SafetensorError, match="read all of it"):
+            part[:1]
+    bad = {"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 2]}}
+    (origin / "bad.safetensors").write_bytes(written(bad, 2))
+    with pytest.raises(SafetensorError, match="not as many bytes"):
+        safe_open("/bad.safetensors", framework="np", client=client)
 
 
 def test_bfloat16_needs_ml_dtypes_and_says_so(client: forebay.Client, origin: Path) -> None:
@@ -188,6 +221,21 @@ def test_tensors_are_fetched_ahead_and_what_is_read_makes_room(client: forebay.C
         for name in opened.offset_keys():
             assert same(opened.get_tensor(name), TENSORS[name])
         assert prefetch.wait(30)
+
+
+def test_errors_of_slices_are_those_of_safetensors(client: forebay.Client, model: str, origin: Path) -> None:
+    with (
+        safe_open(model, framework="np", client=client) as opened,
+        theirs_open(origin / "model.safetensors", framework="np") as theirs,
+    ):
+        ours, real = opened.get_slice("fp32_2d"), theirs.get_slice("fp32_2d")
+        indices: list[Any] = [3, -4, (0, 4), (0, -5), slice(9), (slice(2, None), 7), (slice(None), slice(1, 9, 3)), [1], slice(0, 2, -1)]
+        for index in indices:
+            with pytest.raises(SafetensorError) as said:
+                ours[index]
+            with pytest.raises(safetensors.SafetensorError) as meant:
+                real[index]
+            assert str(said.value) == str(meant.value)
 
 
 def test_torch_has_tensors_of_its_own(client: forebay.Client, model: str) -> None:

@@ -468,3 +468,26 @@ fn a_worker_serves_what_it_caches_over_s3_too() {
     assert_eq!((found.len() as u64, data.first_difference(0, &found)), (3 * MIB, None));
     assert_eq!(bucket.gets(), fetched, "what is cached is not fetched once more");
 }
+
+/// What `/readyz` of a listener for probes says.
+fn readiness(address: SocketAddr) -> Option<u16> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(SOON)).ok()?;
+    write!(stream, "GET /readyz HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    answer.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[test]
+fn an_endpoint_is_ready_for_as_long_as_a_worker_answers() {
+    let (bucket, keys) = (Bucket::new(), S3Keys::new());
+    let _ = keys.add("reader", "me");
+    let mut worker = Setup::of(&bucket).memory("128MiB").worker(&bucket);
+    let port = forebay_testkit::ReservedPort::new().unwrap();
+    let probes = format!("client.health.port={}", port.address().port());
+    let _endpoint = Setup::without_origin().options(&[&probes]).s3([&worker], &keys);
+    eventually("it is ready", SOON, || readiness(port.address()) == Some(200));
+    worker.kill();
+    eventually("it is not ready", SOON, || readiness(port.address()) == Some(503));
+}

@@ -1,5 +1,5 @@
-//! The structure of the code: no circle of files within a crate but those that ARCHITECTURE.md names with a reason, and no crate
-//! that imports one of its own layer or of a layer above it.
+//! The structure of the code: no circle of files within a crate but those that ARCHITECTURE.md names with a reason, no crate
+//! that imports one of its own layer or of a layer above it, and no test that is never built.
 //!
 //! A file depends on another if a path in it (an import, a type, a call) names an item that is defined in the other, whatever
 //! re-exports lie between them. Declaring a module is no dependency, and tests are left out. Cargo forbids circles of crates by itself.
@@ -119,6 +119,37 @@ fn files_depend_on_each_other_in_no_circle_but_those_with_a_reason() {
             "no circle any more, so ARCHITECTURE.md is wrong: {row:?}"
         );
     }
+}
+
+/// To build a program of tests that has none takes as long as to build any: `test = false` says that there are none.
+#[test]
+fn what_is_not_built_to_be_tested_has_no_tests() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let manifest = manifest(&package);
+        let bins = manifest.get("bin").and_then(toml_edit::Item::as_array_of_tables);
+        let bins = bins.into_iter().flatten().map(|bin| bin.get("test"));
+        let lib = manifest.get("lib").and_then(|lib| lib.get("test"));
+        if bins.chain([lib]).flatten().any(|test| test.as_bool() == Some(false)) {
+            wrong.extend(with_tests(&package.join("src")));
+        }
+    }
+    assert!(wrong.is_empty(), "they never run, as their Cargo.toml says `test = false`: {wrong:#?}");
+}
+
+/// The files below a directory that have tests.
+fn with_tests(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(with_tests(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            found.extend(["cfg(test)", "#[test]"].iter().any(|word| text.contains(word)).then_some(path));
+        }
+    }
+    found
 }
 
 /// Which file depends on which, and for what.

@@ -148,6 +148,15 @@ impl Client {
         Ok(rooms_in(&told))
     }
 
+    /// Asks for a sign of life: of one worker after the other, until one gives it.
+    ///
+    /// # Errors
+    /// When none does.
+    pub async fn ping(&self) -> Result<(), Failure> {
+        let key = PlacementKey::from(&FsPath::root());
+        self.shared.router.ask(key, Op::Ping, bytes::Bytes::new(), Flags::default()).await.map(drop)
+    }
+
     /// Every worker's counters, as JSON text, or why it did not say.
     pub async fn worker_stats(&self) -> Vec<(Arc<str>, Result<String, Failure>)> {
         let router = &self.shared.router;

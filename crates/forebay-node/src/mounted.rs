@@ -11,6 +11,7 @@ use forebay_cluster::records::mounts::MOUNTS;
 use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
 use forebay_fuse::{HandOver, Mount, MountError, MountOptions, ReportSource, Successor, Survival, Unmounted};
 use forebay_handover::{Given, Held, Identity, Keeps, spend};
+use forebay_metrics::Readiness;
 use forebay_state::StateStore;
 use forebay_state::membership::Members;
 use forebay_types::FsPath;
@@ -165,6 +166,11 @@ impl Mounted {
                 Err(error)
             }
         }
+    }
+
+    /// What its `/readyz` says is missing, where it has one.
+    pub(crate) fn readiness(&self) -> Option<Readiness> {
+        self.web.as_ref().map(Web::readiness)
     }
 
     /// Publishes the run state.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_client::Client;
 use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
@@ -35,6 +36,11 @@ use crate::security::{self, Security};
 const PORT: u16 = 9000;
 /// What it is called where a process says what it lacks.
 const PART: &str = "s3";
+/// What those are called that it reads from.
+const WORKERS: &str = "workers";
+/// How often they are asked for a sign of life, and how long that is waited for.
+const PINGS_EVERY: Duration = Duration::from_secs(2);
+const PING_WITHIN: Duration = Duration::from_secs(5);
 /// Why it answers nobody yet.
 const UNKNOWN: &str = "it is not known yet what is mounted, and for whom";
 /// The bucket of an origin that has no name which a bucket can have.
@@ -137,6 +143,21 @@ impl S3 {
             // An error says that this process ends.
             if records.wait_for(Option::is_some).await.is_ok() {
                 readiness.there(PART);
+            }
+        });
+    }
+
+    /// Has `readiness` say that it cannot serve for as long as no worker of `client`'s gives a sign of life.
+    pub(crate) fn tell_of_workers(&mut self, readiness: Readiness, client: Client) {
+        readiness.missing(WORKERS, "none has answered yet");
+        self.following.spawn(async move {
+            loop {
+                match tokio::time::timeout(PING_WITHIN, client.ping()).await {
+                    Ok(Ok(())) => readiness.there(WORKERS),
+                    Ok(Err(failure)) => readiness.missing(WORKERS, failure.to_string()),
+                    Err(_) => readiness.missing(WORKERS, "none answers"),
+                }
+                tokio::time::sleep(PINGS_EVERY).await;
             }
         });
     }

@@ -282,6 +282,7 @@ impl Starting<'_> {
         match &self.parts.worker {
             Some(worker) => worker.measured().serving_s3(Box::new(reported)),
             None if self.plan.mountpoint.is_none() => {
+                let asked = client.clone();
                 let report = move || {
                     let mut report = client.report();
                     report["process"] = serde_json::json!(ProcessStats::now());
@@ -289,6 +290,9 @@ impl Starting<'_> {
                     report
                 };
                 self.parts.web = Web::of_mount(loaded, report, None).await;
+                if let Some(web) = &self.parts.web {
+                    s3.tell_of_workers(web.readiness(), asked);
+                }
             }
             None => {}
         }
@@ -345,6 +349,9 @@ impl Starting<'_> {
         }
         let Some(place) = &self.parts.place else { return Ok(()) };
         let mounted = Mounted::start(mount, place, offer, &plan.loaded).await?;
+        if let (Some(s3), Some(readiness)) = (&mut self.parts.s3, mounted.readiness()) {
+            s3.tell(readiness);
+        }
         let identity = mounted::identity(&mountpoint, &plan.namespace(), &plan.loaded);
         let rescue = plan.keeper.clone().map(|program| {
             let rescue = Rescue { mountpoint: mountpoint.clone(), program, identity: identity.clone() };

@@ -45,6 +45,15 @@ pub(crate) fn is_meant(tag: &ETag, asked: &str) -> bool {
     tag.value() == asked || tag.value() == marked(asked)
 }
 
+/// Whether a version is one part: it was put at once, or as the only part of an upload. The tag of others ends in how many
+/// they are.
+pub(crate) fn is_of_one_part(version: &FileVersion) -> bool {
+    let VersionTag::Etag(text) = &version.tag else { return true };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    let tag = unquoted(text.strip_prefix("W/").unwrap_or(text));
+    tag.rsplit_once('-').is_none_or(|(_, parts)| parts == "1" || !is_number(parts))
+}
+
 fn marked(tag: &str) -> String {
     let is_md5 = tag.len() == MD5_DIGITS && tag.bytes().all(|digit| digit.is_ascii_hexdigit());
     let mark = if is_md5 || tag.contains('-') { "" } else { NO_MD5 };
@@ -145,6 +154,19 @@ mod tests {
         assert!(!is_meant(&of_parts, "0123456789abcdef0123456789abcdef"));
         let part = PartTag { tag: "\"0123456789abcdef0123456789abcdef\"".to_owned(), size: 5 };
         assert_eq!(part.encode(), "q0123456789abcdef0123456789abcdef-5");
+    }
+
+    #[test]
+    fn what_was_put_at_once_is_one_part() {
+        let of = |text: &str| is_of_one_part(&version(VersionTag::Etag(text.into())));
+        for text in ["\"0123456789abcdef0123456789abcdef\"", "\"0x8DC0FFEE\"", "W/\"abc\"", "\"abc-1\"", "a-b", "abc-"]
+        {
+            assert!(of(text), "{text}");
+        }
+        for text in ["\"0123456789abcdef0123456789abcdef-2\"", "W/\"abc-12\"", "abc-10000"] {
+            assert!(!of(text), "{text}");
+        }
+        assert!(is_of_one_part(&version(VersionTag::Modified { nanos: 5, inode: 7 })));
     }
 
     #[test]

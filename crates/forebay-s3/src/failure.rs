@@ -51,6 +51,14 @@ pub(crate) fn of_write(failure: &Failure) -> S3Error {
     error
 }
 
+/// What a client is told that asks for a part of an object which has not as many.
+pub(crate) fn no_such_part() -> S3Error {
+    let code = S3ErrorCode::Custom("InvalidPartNumber".into());
+    let mut error = S3Error::with_message(code, "the requested part number is not satisfiable");
+    error.set_status_code(StatusCode::RANGE_NOT_SATISFIABLE);
+    error
+}
+
 /// The same of an upload in parts, of which what is not found is the upload.
 pub(crate) fn of_upload(failure: &Failure) -> S3Error {
     match failure.kind() {

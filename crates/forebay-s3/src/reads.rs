@@ -34,15 +34,40 @@ struct Wish<'a> {
     range: Option<Range>,
     /// The range counts only for the version with this tag.
     if_range: Option<String>,
+    /// The number of a part, from 1 on.
+    part: Option<i32>,
 }
 
 impl Wish<'_> {
     /// The bytes that are wanted, and whether that is a part.
     fn range(&self, found: &Found) -> S3Result<(ops::Range<u64>, bool)> {
+        if let Some(number) = self.part {
+            return self.numbered(number, found);
+        }
         let counts = self.if_range.as_deref().is_none_or(|tag| etag::is_meant(&found.tag, tag));
         let range = self.range.as_ref().filter(|_| counts);
         let resolved = resolve(range, found.size()).ok_or_else(|| found.no_such_range())?;
         Ok((resolved, range.is_some()))
+    }
+
+    /// Those of a part by its number. Where the parts of an object begin that has several, the origin alone knows.
+    fn numbered(&self, number: i32, found: &Found) -> S3Result<(ops::Range<u64>, bool)> {
+        if self.range.is_some() {
+            let message = "a request has a range, or the number of a part, and not both";
+            return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
+        }
+        if !(1..=10_000).contains(&number) {
+            return Err(S3Error::with_message(S3ErrorCode::InvalidArgument, "parts are numbered from 1 to 10000"));
+        }
+        if !found.version().is_none_or(etag::is_of_one_part) {
+            let message = "parts by their number are not known here, of an object that has several; ask for ranges";
+            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, message));
+        }
+        if number > 1 {
+            return Err(failure::no_such_part());
+        }
+        // Of no bytes there is no part that could be told of.
+        Ok((0..found.size(), found.size() > 0))
     }
 }
 
@@ -70,7 +95,6 @@ impl Served {
         let (fresh, if_range, input) = (wants_fresh(&request.headers), if_range(&request.headers), request.input);
         without(&[
             ("a version by its id", is_other_version(input.version_id.as_ref())),
-            ("a part by its number", input.part_number.is_some()),
             ("an object under a key of the client's", input.sse_customer_key.is_some()),
         ])?;
         let conditions = Conditions {
@@ -79,7 +103,8 @@ impl Served {
             if_modified_since: input.if_modified_since,
             if_unmodified_since: input.if_unmodified_since,
         };
-        let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range: input.range, if_range };
+        let (range, part) = (input.range, input.part_number);
+        let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range, if_range, part };
         let (found, range, is_part, body) = self.open(&caller, &wish, fresh).await?;
         Ok(S3Response::new(GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
@@ -99,17 +124,15 @@ impl Served {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let caller = self.caller(&request)?;
         let (fresh, if_range, input) = (wants_fresh(&request.headers), if_range(&request.headers), request.input);
-        without(&[
-            ("a version by its id", is_other_version(input.version_id.as_ref())),
-            ("a part by its number", input.part_number.is_some()),
-        ])?;
+        without(&[("a version by its id", is_other_version(input.version_id.as_ref()))])?;
         let conditions = Conditions {
             if_match: input.if_match,
             if_none_match: input.if_none_match,
             if_modified_since: input.if_modified_since,
             if_unmodified_since: input.if_unmodified_since,
         };
-        let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range: input.range, if_range };
+        let (range, part) = (input.range, input.part_number);
+        let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range, if_range, part };
         let found = self.look(&caller, &wish, fresh).await?;
         let (range, is_part) = wish.range(&found)?;
         Ok(S3Response::new(HeadObjectOutput {

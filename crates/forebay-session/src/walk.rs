@@ -1,13 +1,18 @@
 //! Listings, a page of names at a time.
 
+use std::collections::VecDeque;
+
 use forebay_client::Client;
 use forebay_types::{Attr, DirEntry, FileVersion, FsPath, VersionTag};
 use tokio::sync::Mutex;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::Error;
 
 /// Names asked for at a time.
 const PAGE: u32 = 1000;
+/// Directories whose first names are asked for before the walk gets there: an origin may be far away.
+const AHEAD: usize = 16;
 
 /// A name and what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +99,7 @@ impl Within {
     }
 }
 
-/// Everything below a path. Memory is bounded by one page for each level of depth.
+/// Everything below a path, the names in a directory right behind its own. Memory is bounded by some pages for each level of depth.
 pub struct Walk {
     client: Client,
     within: Within,
@@ -103,8 +108,78 @@ pub struct Walk {
 
 struct State {
     first: Option<FsPath>,
-    /// Directories that are gone through, the deepest last, each with the page that it is at.
-    levels: Vec<(Listing, std::vec::IntoIter<Entry>)>,
+    /// Directories that are gone through, the deepest last.
+    levels: Vec<Level>,
+}
+
+/// A page, or what kept it from coming, and the listing that goes on after it.
+type First = (Listing, Result<Option<Vec<Entry>>, Error>);
+
+/// A directory that is gone through.
+struct Level {
+    listing: Listing,
+    /// Its first page, where that was asked for before.
+    first: Option<AbortOnDropHandle<First>>,
+    /// The page that it is at.
+    page: std::vec::IntoIter<Entry>,
+    /// The directories of that page which will be gone through, in their order: the first page of some is asked for.
+    ahead: VecDeque<AbortOnDropHandle<First>>,
+    /// Those behind them.
+    coming: VecDeque<FsPath>,
+}
+
+impl Level {
+    fn new(directory: FsPath, first: Option<AbortOnDropHandle<First>>) -> Self {
+        let (ahead, coming) = (VecDeque::new(), VecDeque::new());
+        Self { listing: Listing::new(directory), first, page: Vec::new().into_iter(), ahead, coming }
+    }
+
+    /// Goes on to the next page; false after the last. `enters` says which directories will be gone through. Given up in the middle, it
+    /// can be asked for again.
+    async fn turn_page(&mut self, client: &Client, enters: impl Fn(&Entry) -> bool) -> Result<bool, Error> {
+        let page = match &mut self.first {
+            None => self.listing.next_page(client).await?,
+            Some(first) => {
+                let asked = first.await;
+                self.first = None;
+                match asked {
+                    Ok((listing, page)) => {
+                        self.listing = listing;
+                        page?
+                    }
+                    // It ended without an answer, and is asked again.
+                    Err(_) => self.listing.next_page(client).await?,
+                }
+            }
+        };
+        let Some(page) = page else { return Ok(false) };
+        let coming = page.iter().filter(|entry| enters(entry)).map(|entry| FsPath::new(&entry.path));
+        self.coming = coming.collect::<Result<_, _>>()?;
+        self.page = page.into_iter();
+        Ok(true)
+    }
+
+    /// Asks for the first pages of those that come next.
+    fn look_ahead(&mut self, client: &Client) {
+        while self.ahead.len() < AHEAD {
+            let Some(directory) = self.coming.pop_front() else { break };
+            let client = client.clone();
+            self.ahead.push_back(AbortOnDropHandle::new(tokio::spawn(async move {
+                let mut listing = Listing::new(directory);
+                let page = listing.next_page(&client).await;
+                (listing, page)
+            })));
+        }
+    }
+
+    /// The directory of this entry, which is the next one that is gone through.
+    fn enter(&mut self, entry: &Entry) -> Result<Self, Error> {
+        let first = self.ahead.pop_front();
+        if first.is_none() {
+            self.coming.pop_front();
+        }
+        Ok(Self::new(FsPath::new(&entry.path)?, first))
+    }
 }
 
 impl Walk {
@@ -113,12 +188,13 @@ impl Walk {
     }
 
     /// Some more names, directories before what is in them; none after the last. Of a file, itself; a directory is not among what is
-    /// below it.
+    /// below it. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// What keeps a directory from being listed. The walk cannot go on after that.
     pub async fn next_page(&self) -> Result<Option<Vec<Entry>>, Error> {
-        let mut state = self.state.lock().await;
+        let mut locked = self.state.lock().await;
+        let state = &mut *locked;
         if let Some(path) = state.first.clone() {
             let reply = self.client.stat(&path, false).await;
             let attr = reply.map_err(|failure| Error::from(failure).about(path.as_bytes()))?.attr;
@@ -126,34 +202,34 @@ impl Walk {
             if attr.version().is_some() {
                 return Ok(self.within.has(path.as_bytes()).then(|| vec![Entry::new(&path, attr)]));
             }
-            state.levels.push((Listing::new(path), Vec::new().into_iter()));
+            state.levels.push(Level::new(path, None));
         }
         let mut found = Vec::new();
         loop {
-            let level = state.levels.len();
-            let is_below = level > 1;
-            let Some((listing, page)) = state.levels.last_mut() else { break };
-            let Some(entry) = page.next() else {
+            let depth = state.levels.len();
+            let enters = |entry: &Entry| entry.version.is_none() && self.within.enters(&entry.path, depth);
+            let Some((level, above)) = state.levels.split_last_mut() else { break };
+            let Some(entry) = level.page.next() else {
                 if !found.is_empty() {
                     break;
                 }
-                match listing.next_page(&self.client).await {
-                    Ok(Some(next)) => *page = next.into_iter(),
-                    Ok(None) => drop(state.levels.pop()),
+                if let Some(above) = above.last_mut() {
+                    above.look_ahead(&self.client);
+                }
+                match level.turn_page(&self.client, enters).await {
+                    Ok(true) => {}
+                    Ok(false) => drop(state.levels.pop()),
                     // A directory that went away since it was listed has nothing in it. What is beside it is there all the same.
-                    Err(error) if is_below && error.is_of_no_name() => drop(state.levels.pop()),
+                    Err(error) if depth > 1 && error.is_of_no_name() => drop(state.levels.pop()),
                     Err(error) => return Err(error),
                 }
                 continue;
             };
-            let is_entered = entry.version.is_none() && self.within.enters(&entry.path, level);
-            let below = is_entered.then(|| FsPath::new(&entry.path)).transpose()?;
+            let below = enters(&entry).then(|| level.enter(&entry)).transpose()?;
             if self.within.has(&entry.path) {
                 found.push(entry);
             }
-            if let Some(directory) = below {
-                state.levels.push((Listing::new(directory), Vec::new().into_iter()));
-            }
+            state.levels.extend(below);
         }
         Ok(Some(found).filter(|found| !found.is_empty()))
     }

@@ -157,6 +157,50 @@ fn a_directory_that_goes_away_during_a_walk_hides_nothing_beside_it() {
 }
 
 #[test]
+fn a_walk_through_many_directories_has_each_name_once_and_right_behind_its_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut expected = Vec::new();
+    // More in one than are asked for ahead, some empty, and some that are no more than the way to others.
+    for year in 0..3 {
+        expected.push(format!("/{year}"));
+        for month in 0..40 {
+            let at = format!("/{year}/{month:02}");
+            std::fs::create_dir_all(directory.path().join(&at[1..])).unwrap();
+            expected.push(at.clone());
+            for day in 0..month % 3 {
+                let file = format!("{at}/{day}");
+                std::fs::write(directory.path().join(&file[1..]), b"").unwrap();
+                expected.push(file);
+            }
+        }
+    }
+    let session = started(directory.path(), &[]);
+    let walk = session.walk(b"/", Within::default()).unwrap();
+    let mut found = Vec::new();
+    while let Some(page) = wait(walk.next_page()).unwrap() {
+        found.extend(page.into_iter().map(|entry| String::from_utf8(entry.path).unwrap()));
+    }
+    for (at, name) in found.iter().enumerate() {
+        let (above, _) = name.rsplit_once('/').unwrap();
+        // What is before a name is in the same directory, below it, or the directory itself.
+        assert!(
+            at == 0 || above.is_empty() || found[at - 1].starts_with(above),
+            "{name} after {}",
+            found[at.max(1) - 1]
+        );
+    }
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+    // One that is left in the middle ends what it has asked for.
+    let left = session.walk(b"/", Within::default()).unwrap();
+    wait(left.next_page()).unwrap();
+    wait(left.next_page()).unwrap();
+    drop(left);
+    wait(Arc::clone(&session).close()).unwrap();
+}
+
+#[test]
 fn a_view_of_a_path_is_as_long_as_what_is_there_now() {
     let (directory, longer) = (origin(), vec![7; LARGE + 10_000]);
     let session = started(directory.path(), &[("client_prefetch_max_part_number", "0")]);

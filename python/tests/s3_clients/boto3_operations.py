@@ -69,6 +69,17 @@ def overridden(s3: Any) -> None:
     same(found["Body"].read(), CONTENT)
 
 
+def parts(s3: Any) -> None:
+    """What was put at once is one part."""
+    found = s3.get_object(**of("object", PartNumber=1))
+    told = (found["ResponseMetadata"]["HTTPStatusCode"], found["ContentRange"])
+    same(told, (206, f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}"))
+    same(found["Body"].read(), CONTENT)
+    same(s3.head_object(**of("object", PartNumber=1))["ContentLength"], len(CONTENT))
+    same(refused(s3.get_object, **of("object", PartNumber=2))[:2], ("InvalidPartNumber", 416))
+    same(refused(s3.get_object, **of("object", PartNumber=1, Range="bytes=0-1"))[:2], ("InvalidRequest", 400))
+
+
 def times(s3: Any) -> None:
     modified = s3.head_object(**of("object"))["LastModified"]
     before, after = modified - datetime.timedelta(minutes=1), modified + datetime.timedelta(minutes=1)
@@ -129,10 +140,11 @@ with endpoint(domains=[DOMAIN]) as place:
     attributes(s3)
     origins_answers(s3, origin)
     overridden(s3)
+    parts(s3)
     times(s3)
     errors(s3, place)
     created_once(s3, place)
     in_the_host(place)
-    does = "buckets, GetObjectAttributes, ETag and Last-Modified of the origin, `response-…`, times, errors with their numbers, "
+    does = "buckets, GetObjectAttributes, ETag and Last-Modified of the origin, `response-…`, parts by number, times, errors with their numbers, "
     does += "`If-None-Match: *` of PutObject, buckets in the host's name"
     ran("boto3, operations", does, importlib.metadata.version("boto3"))

@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::disk::SimulatedDisk;
+use crate::disk::{self, SimulatedDisk};
 use crate::etcd::SimulatedEtcd;
 use crate::kernel::{self, Process};
 use crate::net::{self, SimulatedConnector};
@@ -46,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) lease: Duration,
     pub(crate) warmup: Duration,
     pub(crate) verify_reads: bool,
+    /// How long a disk is waited for; zero: for ever.
+    pub(crate) disk_read_timeout: Duration,
 }
 
 const BACKOFF: Backoff = Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) };
@@ -160,13 +162,21 @@ async fn work(site: WorkerSite, settings: Settings) {
         block_size: settings.block_size,
         verify_reads: settings.verify_reads,
         verify_interval: Duration::from_secs(600),
-        // A slow disk is waited for: what is fetched again though it was not evicted would count as a fault.
-        disk_read_timeout: Duration::ZERO,
+        disk_read_timeout: settings.disk_read_timeout,
         ..StoreOptions::in_memory(memory(settings.worker_memory))
     };
-    let store = match Store::open_on(options, slabs.into_iter().collect()).await {
-        Ok(store) => store,
-        Err(error) => return kernel::violated("a worker starts", error.to_string()),
+    let slabs: Vec<SlabMedium> = slabs.into_iter().collect();
+    let store = loop {
+        let began = kernel::now();
+        match Store::open_on(options.clone(), slabs.clone()).await {
+            Ok(store) => break store,
+            // It ends with an error on a disk that hangs, and is then started again.
+            Err(error) if site.disk.is_some_and(|disk| disk::hung_since(disk, began)) => {
+                kernel::note(format!("worker does not start: {error}"));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            Err(error) => return kernel::violated("a worker starts", error.to_string()),
+        }
     };
     let counted = store.clone();
     model::caches(process, move || leaves(&counted));
@@ -227,8 +237,10 @@ async fn work(site: WorkerSite, settings: Settings) {
     model::gone(site.node);
     store.close().await;
     kernel::note("worker has ended");
-    // Each task has an owner, which has waited for it.
-    let left = Handle::current().metrics().num_alive_tasks().saturating_sub(1 + net::serving(process));
+    // Each task has an owner, which has waited for it; but a disk that is not waited for any more keeps what it has.
+    let waits_for_ever = settings.disk_read_timeout.is_zero();
+    let kept = site.disk.filter(|_| !waits_for_ever).map_or(0, disk::under_way);
+    let left = Handle::current().metrics().num_alive_tasks().saturating_sub(1 + net::serving(process) + kept);
     if left > 0 {
         kernel::violated("everything ends", format!("{left} tasks of the worker of node {} outlive it", site.node));
     }
@@ -284,8 +296,11 @@ async fn follow(
 /// Whatever left a worker's cache.
 fn leaves(store: &Store) -> u64 {
     let stats = store.stats();
-    let disks =
-        stats.disks.iter().map(|disk| disk.runs_evicted + disk.corrupt_sectors + disk.read_errors + disk.write_errors);
+    let disks = stats.disks.iter().map(|disk| {
+        // What is on a disk that is out counts as not held, whatever is fetched meanwhile.
+        let out = if disk.out { kernel::now().as_nanos() as u64 } else { disk.taken_out + disk.read_timeouts };
+        disk.runs_evicted + disk.corrupt_sectors + disk.read_errors + disk.write_errors + out
+    });
     stats.memory.runs_evicted
         + stats.memory.corrupt_sectors
         + stats.over_quota

@@ -2,7 +2,7 @@
 //!
 //! A disk is pages of 4 KiB. A write takes a while; when its process is killed meanwhile, any of its pages are written.
 //! When the power fails, what was written a moment ago may be lost as well, page by page, since a cache is never
-//! synced. On demand a disk is slow, full, fails, or lies: what it gives back is not what it was given.
+//! synced. On demand a disk is slow, full, fails, hangs, or lies: what it gives back is not what it was given.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -33,6 +33,8 @@ pub(crate) struct Trouble {
     pub(crate) slower: u32,
     /// Once in so many reads a bit is wrong, or a page is another one; 0 is never.
     pub(crate) lies: u32,
+    /// Until then, what is asked of it is not answered, and goes on after that.
+    pub(crate) hangs_until: Duration,
 }
 
 struct Disk {
@@ -40,6 +42,10 @@ struct Disk {
     /// What was there before what was written a moment ago.
     recent: VecDeque<(Duration, usize, Option<Page>)>,
     trouble: Trouble,
+    /// When it will have ceased to hang, or has.
+    hung_until: Duration,
+    /// Reads and writes that it has.
+    under_way: usize,
 }
 
 /// What disks did.
@@ -51,6 +57,7 @@ pub(crate) struct Counts {
     pub(crate) lies: u64,
     pub(crate) errors: u64,
     pub(crate) lost_pages: u64,
+    pub(crate) hung: u64,
 }
 
 thread_local! {
@@ -64,7 +71,13 @@ fn with<T>(number: usize, with: impl FnOnce(&mut Disk, &mut Counts) -> T) -> T {
 /// Another disk, of so many frames of a slab.
 pub(crate) fn add(frames: u32) -> usize {
     let pages = (SlabMedium::size(frames) as usize).div_ceil(PAGE);
-    let disk = Disk { pages: (0..pages).map(|_| None).collect(), recent: VecDeque::new(), trouble: Trouble::default() };
+    let disk = Disk {
+        pages: (0..pages).map(|_| None).collect(),
+        recent: VecDeque::new(),
+        trouble: Trouble::default(),
+        hung_until: Duration::ZERO,
+        under_way: 0,
+    };
     DISKS.with_borrow_mut(|(disks, _)| {
         disks.push(disk);
         disks.len() - 1
@@ -73,7 +86,20 @@ pub(crate) fn add(frames: u32) -> usize {
 
 /// What is wrong with a disk from now on.
 pub(crate) fn trouble(number: usize, trouble: Trouble) {
-    with(number, |disk, _| disk.trouble = trouble);
+    with(number, |disk, _| {
+        disk.trouble = trouble;
+        disk.hung_until = disk.hung_until.max(trouble.hangs_until);
+    });
+}
+
+/// Whether a disk hung at any time since then.
+pub(crate) fn hung_since(number: usize, since: Duration) -> bool {
+    with(number, |disk, _| disk.hung_until > since)
+}
+
+/// Reads and writes that a disk has, whoever still waits for them.
+pub(crate) fn under_way(number: usize) -> usize {
+    with(number, |disk, _| disk.under_way)
 }
 
 /// What disks did so far.
@@ -148,10 +174,32 @@ impl Drop for Writing {
     }
 }
 
+/// A read or a write that a disk has.
+struct UnderWay(usize);
+
+impl UnderWay {
+    fn on(disk: usize) -> Self {
+        with(disk, |disk, _| disk.under_way += 1);
+        Self(disk)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        with(self.0, |disk, _| disk.under_way -= 1);
+    }
+}
+
 impl SimulatedDisk {
     async fn take_time(&self) {
-        let slower = with(self.0, |disk, _| disk.trouble.slower).max(1);
-        let time = kernel::between(Duration::from_micros(50), Duration::from_micros(1500)) * slower;
+        let _under_way = UnderWay::on(self.0);
+        let trouble = with(self.0, |disk, _| disk.trouble);
+        let hangs = trouble.hangs_until.saturating_sub(kernel::now());
+        if !hangs.is_zero() {
+            with(self.0, |_, counts| counts.hung += 1);
+            kernel::ask(hangs, Duration::ZERO, || ()).await;
+        }
+        let time = kernel::between(Duration::from_micros(50), Duration::from_micros(1500)) * trouble.slower.max(1);
         kernel::ask(time, Duration::ZERO, || ()).await;
     }
 }

@@ -22,6 +22,9 @@ use crate::{coordinator, disk, etcd, faults, kernel, net, origin};
 pub(crate) const CALM_FROM: u64 = 3000;
 pub(crate) const WELL_FROM: u64 = 3300;
 
+/// How long a disk that hung may have to answer in time before it is used again.
+const COMES_BACK: Duration = Duration::from_secs(60);
+
 /// What makes things go wrong.
 pub(crate) struct Nemesis {
     dataset: Arc<Dataset>,
@@ -355,6 +358,10 @@ impl Nemesis {
             kernel::note(format!("nemesis: disk {number} rots"));
             return disk::rot(number);
         }
+        // Where nobody gives up waiting for it, readers would do nothing else.
+        if !self.dataset.settings.disk_read_timeout.is_zero() && kernel::once_in(3) {
+            return self.hang_disk(number, lasts);
+        }
         let trouble = kernel::chance(|random| match random.random_range(0..6) {
             0 => disk::Trouble { reads_fail: true, ..disk::Trouble::default() },
             1 => disk::Trouble { writes_fail: true, ..disk::Trouble::default() },
@@ -369,5 +376,22 @@ impl Nemesis {
             disk::trouble(number, disk::Trouble::default());
             faults::ends(fault);
         });
+    }
+
+    /// A disk says nothing for a while, and then goes on with what it was asked; one time of three, its worker is killed meanwhile, and
+    /// has to start on it.
+    fn hang_disk(self: &Rc<Self>, number: usize, lasts: Duration) {
+        kernel::note(format!("nemesis: disk {number} hangs for {lasts:?}"));
+        let fault = faults::begins(Fault::Disk(number));
+        disk::trouble(number, disk::Trouble { hangs_until: kernel::now() + lasts, ..disk::Trouble::default() });
+        // Then it has to answer for a while before it is used again.
+        kernel::after(lasts + COMES_BACK, move || faults::ends(fault));
+        if !kernel::once_in(3) {
+            return;
+        }
+        let Some(site) = self.sites.iter().copied().find(|site| site.disk == Some(number)) else { return };
+        let this = Rc::clone(self);
+        let (when, off) = (kernel::between(Duration::ZERO, lasts), kernel::once_in(2));
+        kernel::after(when, move || this.kill_worker_at(site, Duration::from_secs(1), off));
     }
 }

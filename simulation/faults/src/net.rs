@@ -48,6 +48,8 @@ struct Net {
     calls: BTreeMap<u64, Call>,
     /// Tasks that answer.
     serving: BTreeMap<Process, usize>,
+    /// From which machine to which, how many answers were sent, and the latest of them that has arrived.
+    order: BTreeMap<(usize, usize), (u64, u64)>,
     next: u64,
     /// Once in so many messages a connection breaks; 0 is never.
     breaks: u32,
@@ -62,6 +64,8 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
     pub(crate) broken: u64,
     pub(crate) held: u64,
+    /// Answers that arrived after one that was sent later between the same machines.
+    pub(crate) overtaken: u64,
 }
 
 #[derive(Clone)]
@@ -161,6 +165,13 @@ pub(crate) fn on(node: usize) {
 impl Net {
     fn at(&self, node: usize) -> impl Iterator<Item = (&String, &Listener)> {
         self.listeners.iter().filter(move |(_, listener)| listener.process.node == node)
+    }
+
+    /// An answer arrives that was the so many-th from one machine to another.
+    fn arrived(&mut self, way: (usize, usize), number: u64) {
+        let (_, latest) = self.order.entry(way).or_default();
+        self.counts.overtaken += u64::from(number < *latest);
+        *latest = number.max(*latest);
     }
 
     fn reaches(&self, from: usize, to: usize) -> bool {
@@ -301,11 +312,16 @@ fn reply(id: u64, response: Result<Response, Failure>) {
     });
     let Some((from, to)) = net(|net| net.calls.get(&id).map(|call| (call.from, call.to))) else { return };
     let bytes = sent.as_ref().map_or(0, |sent| sent.payload.as_ref().map_or(0, Vec::len) + sent.body.len()) as u64;
-    net(|net| {
+    let way = (to.node, from.node);
+    let number = net(|net| {
         net.counts.answers += 1;
         net.counts.bytes += bytes;
+        let (sent, _) = net.order.entry(way).or_default();
+        *sent += 1;
+        *sent
     });
     send(id, to.node, from.node, bytes, move || {
+        net(|net| net.arrived(way, number));
         kernel::after_at(from, Duration::ZERO, move || {
             let Some(call) = net(|net| net.calls.remove(&id)) else { return };
             kernel::detail("answer", id, bytes);

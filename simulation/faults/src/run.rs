@@ -227,5 +227,7 @@ fn settings() -> Settings {
         lease: Duration::from_secs(10),
         warmup: Duration::from_secs(600),
         verify_reads: random.random_bool(0.5),
+        // The default, or none: then a slow disk is waited for, and nothing is fetched a second time that was not evicted.
+        disk_read_timeout: Duration::from_secs([0, 2][random.random_range(0..2)]),
     })
 }

@@ -41,6 +41,22 @@ fn one_seed_is_one_run() {
     assert_ne!(fingerprint(&first), fingerprint(&holds(8, "0.25")));
 }
 
+/// A number of the summary.
+fn counted(said: &str, name: &str) -> u64 {
+    let after = said.split(&format!("{name}: ")).nth(1).unwrap_or_else(|| panic!("no {name} in {said}"));
+    after.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+/// So that no run in which it never happens is taken for a proof.
+#[test]
+fn answers_overtake_each_other_and_disks_hang() {
+    let said = holds(500, "0.25");
+    assert!(counted(&said, "overtaken") > 0, "{said}");
+    // One seed of some ten has a disk that hangs while something is asked of it.
+    let hangs = (501..600).map(|seed| holds(seed, "0.5")).any(|said| counted(&said, "hung") > 0);
+    assert!(hangs, "no disk ever hung");
+}
+
 #[test]
 fn every_invariant_holds_with_a_seed_that_nobody_has_tried() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 % 1_000_000_007;

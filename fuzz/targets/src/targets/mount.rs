@@ -10,6 +10,7 @@ use forebay_client::{Client, ClientOptions, Connector};
 use forebay_cluster::{Member, StaticMembership};
 use forebay_fuse::fuzzing::{Serving, serve};
 use forebay_fuse::{FuseIo, MountOptions, WritingOptions};
+use forebay_fuse_io::may_be_repeated;
 use forebay_fuse_io::protocol::abi::{OUT_HEADER, opcode};
 use forebay_origin::FakeOrigin;
 use forebay_staging::StagingOptions;
@@ -56,6 +57,10 @@ pub(super) mod fuse_mount {
     const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
     /// Nodes and handles that are remembered.
     const KNOWN: usize = 32;
+    /// Of an operation's byte: it is as if another process had been asked before, which is gone.
+    const AGAIN: u8 = 0x80;
+    /// How the kernel says so, in the number of the request.
+    const RESENT: u64 = 1 << 63;
 
     pub(crate) fn run(bytes: &[u8]) {
         let mut input = Input::new(bytes);
@@ -66,9 +71,10 @@ pub(super) mod fuse_mount {
             if input.is_empty() {
                 break;
             }
-            let (operation, node, handle) = (u32::from(input.u8() % 64), input.u8(), input.u8());
+            let (operation, node, handle) = (input.u8(), input.u8(), input.u8());
+            let (operation, is_resent) = (u32::from(operation % 64), operation & AGAIN != 0);
             let body = input.piece().to_vec();
-            kernel.request(operation, node, handle, body, flags & 1 == 0);
+            kernel.request(operation, node, handle, body, flags & 1 == 0, is_resent);
         }
         kernel.end(serving);
     }
@@ -151,7 +157,15 @@ pub(super) mod fuse_mount {
         }
 
         /// Asks, of a node and with a handle that it knows where there is one, and waits for the answer where there must be one.
-        fn request(&mut self, operation: u32, node: u8, handle: u8, mut body: Vec<u8>, is_read_only: bool) {
+        fn request(
+            &mut self,
+            operation: u32,
+            node: u8,
+            handle: u8,
+            mut body: Vec<u8>,
+            is_read_only: bool,
+            is_resent: bool,
+        ) {
             // The end comes later, and a new beginning is another target's.
             if matches!(operation, opcode::INIT | opcode::DESTROY) {
                 return;
@@ -167,12 +181,13 @@ pub(super) mod fuse_mount {
                 }
             }
             bounded(operation, &mut body);
-            self.unique += 2;
-            let unique = self.unique;
-            let whole = message(operation, unique, node, 0, &body);
-            send(&self.socket, &whole, SendFlags::NOSIGNAL).expect("it takes requests until the end");
             let is_notice =
                 matches!(operation, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY);
+            self.unique += 2;
+            // What is not answered is not sent again.
+            let unique = self.unique | if is_resent && !is_notice { RESENT } else { 0 };
+            let whole = message(operation, unique, node, 0, &body);
+            send(&self.socket, &whole, SendFlags::NOSIGNAL).expect("it takes requests until the end");
             if is_notice {
                 return;
             }
@@ -182,6 +197,7 @@ pub(super) mod fuse_mount {
                 return;
             }
             let (error, answer) = self.answer_to(unique);
+            assert!(error != 0 || !is_resent || may_be_repeated(operation), "{operation} may be done already");
             if error == 0 {
                 self.learn(operation, node, &body, &answer, is_read_only);
             }
@@ -362,6 +378,13 @@ pub(super) mod fuse_mount {
         let shortened = Output::default().u32(8).u32(0).u64(0).u64(100).bytes([0; 64]).done();
         let changes = ask(ask(changes, opcode::SETATTR, 2, 0, &shortened), opcode::RELEASE, 2, 0, &release);
         let changes = ask(changes, opcode::UNLINK, 1, 0, b"file\0");
+        let ask_again = |output: Output, operation: u32, node: u8, handle: u8, body: &[u8]| {
+            output.u8(operation as u8 | AGAIN).u8(node).u8(handle).piece(body)
+        };
+        let again = ask(ask_again(start(1), opcode::CREATE, 0, 0, &created), opcode::CREATE, 0, 0, &created);
+        let again = ask_again(again, opcode::WRITE, 1, 0, &write(0, b"some"));
+        let again = ask_again(ask(again, opcode::WRITE, 1, 0, &write(0, b"some")), opcode::READ, 1, 0, &read(0, 100));
+        let again = ask_again(ask_again(again, opcode::LOOKUP, 0, 0, b"d\0"), opcode::RELEASE, 1, 0, &release);
         let all = samples().into_iter().filter(|(name, ..)| *name != "init");
         let all = |flags: u8| {
             let each =
@@ -374,6 +397,7 @@ pub(super) mod fuse_mount {
             ("its_own_files", own.done()),
             ("writes", writes.done()),
             ("changes", changes.done()),
+            ("sent_again", again.done()),
             ("all_sorts", all(0)),
             ("all_sorts_writable", all(1)),
         ]
