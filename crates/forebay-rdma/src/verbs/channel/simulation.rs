@@ -248,12 +248,12 @@ proptest! {
                     server.channel.push(Outgoing { before, ..Outgoing::new(Kind::Request, &message.bytes) });
                     answered += 1;
                 },
-                5 => if client.look().is_some() {
+                5 if client.look().is_some() => {
                     let landed = client.landed.remove(&(told as u64)).unwrap_or_default();
                     prop_assert_eq!(landed, vec![told as u8; asked[told]]);
                     prop_assert!(client.landed.is_empty(), "what comes is of the next answer");
                     told += 1;
-                },
+                }
                 _ => {}
             }
             client.flush();
