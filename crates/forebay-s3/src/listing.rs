@@ -305,16 +305,18 @@ impl<N: Names> Walk<'_, N> {
                 if first.as_slice() > frame.stem.as_bytes() && !first.starts_with(frame.stem.as_bytes()) {
                     return Some(smallest);
                 }
+                // One page further than need be: an object store's file `a` comes as late as it takes to know that there is no
+                // directory `a/`, and so may come behind `a-b`, on the next page.
+                if smallest.kept.len() >= smallest.most {
+                    smallest.left_out = true;
+                    return Some(smallest);
+                }
                 (before, may_begin_anywhere) = (Some(last), true);
             }
             self.offer(frame, entries, from, &mut smallest);
             match next {
                 // Nothing at all is another matter.
                 None => return before.is_some().then_some(smallest),
-                Some(_) if smallest.kept.len() >= smallest.most => {
-                    smallest.left_out = true;
-                    return Some(smallest);
-                }
                 Some(next) => token = Some(next),
             }
         }
