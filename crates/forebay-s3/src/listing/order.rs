@@ -39,9 +39,12 @@ pub(crate) struct Order {
 
 impl Order {
     /// The token of a page from which on there is all that is not less than `least`; `None` is the first page.
+    ///
+    /// It is the page before: the first names of a page may be in its token, where an object store's origin held them back
+    /// (`forebay-origin`), and are as they were when that was made.
     pub(super) fn page_of(&self, least: &[u8]) -> Option<String> {
         let behind = self.beginnings.partition_point(|(smallest, _)| smallest.as_slice() <= least);
-        self.beginnings.get(behind.checked_sub(1)?).and_then(|(_, token)| token.clone())
+        self.beginnings.get(behind.checked_sub(2)?).and_then(|(_, token)| token.clone())
     }
 }
 
@@ -148,11 +151,11 @@ mod tests {
     fn a_page_is_found_from_which_on_there_is_all_that_is_wanted() {
         let order = learned(&[&["b", "a"], &["c"], &[], &["d", "f", "e"]]).unwrap();
         let of = |least: &str| order.page_of(least.as_bytes());
-        assert_eq!((of(""), of("a"), of("b/"), of("b/x")), (None, None, None, None));
-        assert_eq!(
-            (of("c/"), of("cc"), of("d"), of("d/"), of("z")),
-            (Some("1".into()), Some("1".into()), Some("1".into()), Some("3".into()), Some("3".into()))
-        );
+        for least in ["", "a", "b/", "c/", "cc", "d"] {
+            assert_eq!(of(least), None, "{least}");
+        }
+        // One page earlier than it begins.
+        assert_eq!((of("d/"), of("z")), (Some("1".to_owned()), Some("1".to_owned())));
     }
 
     #[test]
@@ -176,7 +179,7 @@ mod tests {
         for wanted in [0, 1, 17, 2500, 4999] {
             let found: usize =
                 order.page_of(format!("{wanted:04}/").as_bytes()).map_or(0, |token| token.parse().unwrap());
-            assert!(found <= wanted && wanted - found < 64, "{wanted}: {found}");
+            assert!(found <= wanted && wanted - found < 128, "{wanted}: {found}");
         }
     }
 

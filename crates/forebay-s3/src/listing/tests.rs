@@ -190,15 +190,15 @@ fn a_directory_in_order_is_read_once_for_all_pages_and_not_once_for_each() {
         assert_eq!(all(&bucket, "d/", "/", 10), keys);
         bucket.pages.into_inner()
     };
-    // 200 pages of two names, and for each of 40 listed ones what it has, one more to see that there is more, and what its first is in.
-    assert!(asked(true) <= 200 + 40 * 8, "{}", asked(true));
+    // 200 pages of two names; and for each of 40 listed ones those that it has, and some before and behind them.
+    assert!(asked(true) <= 200 + 40 * 10, "{}", asked(true));
     assert_eq!(asked(false), 200 * 40);
     // What begins otherwise is not looked at.
     let bucket = Keys { in_order: true, ..Keys::new(&names) };
     assert_eq!(all(&bucket, "d/19", "/", 10).len(), 10);
     let before = bucket.pages.load(Ordering::Relaxed);
     assert_eq!(all(&bucket, "d/19", "/", 10).len(), 10);
-    assert!(bucket.pages.load(Ordering::Relaxed) - before <= 8);
+    assert!(bucket.pages.load(Ordering::Relaxed) - before <= 10);
 }
 
 #[test]
