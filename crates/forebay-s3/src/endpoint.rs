@@ -30,6 +30,7 @@ use crate::chunks::ShortChunks;
 use crate::gate;
 use crate::hosts::{BucketNames, Domains};
 use crate::keyring::Keyring;
+use crate::listing::Orders;
 use crate::memory::BodyMemory;
 use crate::operations::{MAX_XML, Noting};
 use crate::ranges::{self, Meant};
@@ -123,6 +124,7 @@ impl Endpoint {
             memory: memory.clone(),
             part_size,
             stats: Arc::clone(&stats),
+            orders: Orders::default(),
         };
         let service = service(served, rules, domains);
         let access = access.recorded(audit.clone());

@@ -1,17 +1,24 @@
 //! Listings: the keys of a bucket in their order, a page at a time, from directories whose names come in any order.
 //!
 //! An origin tells the names of a directory in an order of its own, and a listing of S3 is in the order of keys. So a
-//! directory is read to its end for each page, and of its names only the smallest are kept that the page can need
-//! ([`Smallest`]): memory is bound by the page and not by the directory. Directories are walked depth first, in the order
-//! of their keys; those whose own key has the delimiter in it are a common prefix, and not entered.
+//! directory is read to its end for a page, and of its names only the smallest are kept that the page can need
+//! ([`Smallest`]): memory is bound by the page and not by the directory. If it turns out that its names do come in the
+//! order of keys (`order.rs`), the pages that follow are read from where they begin. Directories are walked depth first,
+//! in the order of their keys; those whose own key has the delimiter in it are a common prefix, and not entered.
 //!
 //! A directory is the common prefix `name/`, and no object. One that is empty is the object `name/`, of no bytes, as a
 //! marker that some client put there: the namespace does not tell markers from directories that keys below imply, and
 //! an empty directory has one.
 
+mod order;
+
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
+
+use self::order::{Learning, ends_of};
+pub(crate) use self::order::{Order, Orders};
 
 /// Keys of a page, at most: as Amazon has it.
 pub(crate) const MAX_KEYS: usize = 1000;
@@ -29,6 +36,12 @@ pub(crate) trait Names: Sync {
 
     /// Whether what is in `path` may be seen.
     fn shows(&self, path: &FsPath) -> bool;
+
+    /// The order of its names, if it is known to have one.
+    fn order(&self, path: &FsPath) -> Option<Arc<Order>>;
+
+    /// It was read from its beginning to its end, and has this one.
+    fn has_order(&self, path: &FsPath, order: Option<Order>);
 }
 
 /// What is asked for.
@@ -143,6 +156,16 @@ struct Frame {
     more_after: Option<String>,
 }
 
+impl Frame {
+    /// These are to be listed. Whether there are any.
+    fn take(&mut self, smallest: Smallest) -> bool {
+        let left_out = smallest.left_out;
+        self.children = smallest.kept.into_iter().map(|(key, what)| Child { key, what }).collect();
+        self.more_after = self.children.back().filter(|_| left_out).map(|child| child.key.clone());
+        !self.children.is_empty()
+    }
+}
+
 /// The page of the bucket at `root` that `query` asks for.
 ///
 /// # Errors
@@ -232,10 +255,15 @@ impl<N: Names> Walk<'_, N> {
 
     /// Reads the names of a directory that come after `from`, as keys. Whether there are any to be listed.
     async fn read(&mut self, frame: &mut Frame, from: String) -> Result<bool, Failure> {
-        let mut smallest = Smallest::of(self.query.max + 1);
+        if let Some(order) = self.names.order(&frame.path)
+            && let Some(smallest) = self.read_in_order(frame, &from, &order).await
+        {
+            return Ok(frame.take(smallest));
+        }
+        let (mut smallest, mut learning) = (Smallest::of(self.query.max + 1), Learning::default());
         let (mut token, mut is_empty) = (None, true);
         loop {
-            let (entries, next) = match self.names.page(&frame.path, token).await {
+            let (entries, next) = match self.names.page(&frame.path, token.clone()).await {
                 // It has gone since, or was never there.
                 Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => {
                     return Ok(false);
@@ -243,23 +271,71 @@ impl<N: Names> Walk<'_, N> {
                 page => page?,
             };
             is_empty &= entries.is_empty();
-            entries
-                .into_iter()
-                .filter_map(|entry| self.child(frame, entry, &from))
-                .for_each(|child| smallest.offer(child));
+            learning.page(token, &entries);
+            self.offer(frame, entries, &from, &mut smallest);
             match next {
                 Some(next) => token = Some(next),
                 None => break,
             }
         }
+        self.names.has_order(&frame.path, learning.learned());
         let is_marker = is_empty && !frame.prefix.is_empty() && frame.stem.is_empty() && from.is_empty();
         if is_marker && frame.prefix > self.query.after {
             self.listed.push(Listed::Object(frame.prefix.clone(), Attr::directory()));
         }
-        let left_out = smallest.left_out;
-        frame.children = smallest.kept.into_iter().map(|(key, what)| Child { key, what }).collect();
-        frame.more_after = frame.children.back().filter(|_| left_out).map(|child| child.key.clone());
-        Ok(!frame.children.is_empty())
+        Ok(frame.take(smallest))
+    }
+
+    /// The same of a directory whose names come in the order of keys: from where the first of them can be to where there are
+    /// enough. `None`: it is not so any more, or cannot be read; then it is read from its beginning, which says why.
+    async fn read_in_order(&self, frame: &Frame, from: &str, order: &Order) -> Option<Smallest> {
+        let (mut smallest, least) = (Smallest::of(self.query.max + 1), self.least(frame, from));
+        let mut token = order.page_of(&least);
+        // What the names of the next page are to come after.
+        let mut before: Option<Vec<u8>> = None;
+        let mut may_begin_anywhere = token.is_none();
+        loop {
+            let (entries, next) = self.names.page(&frame.path, token).await.ok()?;
+            if let Some((first, last)) = ends_of(&entries) {
+                let begins_late = !may_begin_anywhere && first > least;
+                if begins_late || before.is_some_and(|before| first <= before) {
+                    return None;
+                }
+                // None of these begins with it, nor does any that follows.
+                if first.as_slice() > frame.stem.as_bytes() && !first.starts_with(frame.stem.as_bytes()) {
+                    return Some(smallest);
+                }
+                // One page further than need be: an object store's file `a` comes as late as it takes to know that there is no
+                // directory `a/`, and so may come behind `a-b`, on the next page.
+                if smallest.kept.len() >= smallest.most {
+                    smallest.left_out = true;
+                    return Some(smallest);
+                }
+                (before, may_begin_anywhere) = (Some(last), true);
+            }
+            self.offer(frame, entries, from, &mut smallest);
+            match next {
+                // Nothing at all is another matter.
+                None => return before.is_some().then_some(smallest),
+                Some(next) => token = Some(next),
+            }
+        }
+    }
+
+    /// No name whose key within the directory is less is listed by a read from `from` on.
+    fn least(&self, frame: &Frame, from: &str) -> Vec<u8> {
+        fn within<'k>(key: &'k str, frame: &Frame) -> &'k str {
+            key.strip_prefix(&*frame.prefix).unwrap_or_default()
+        }
+        // A directory that the page begins in is entered.
+        let after = within(&self.query.after, frame).split_inclusive('/').next().unwrap_or_default();
+        let least = after.max(within(from, frame)).max(&frame.stem);
+        least.as_bytes().to_vec()
+    }
+
+    fn offer(&self, frame: &Frame, entries: Vec<DirEntry>, from: &str, smallest: &mut Smallest) {
+        let children = entries.into_iter().filter_map(|entry| self.child(frame, entry, from));
+        children.for_each(|child| smallest.offer(child));
     }
 
     /// A name as a key or a common prefix, if the page may list it or what is below it, and it comes after `from`.

@@ -1,7 +1,8 @@
 //! Operations that list: buckets, and the keys in one.
 
 use std::borrow::Cow;
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use forebay_identity::Identity;
 use forebay_types::{DirEntry, Failure, FsPath, Permission};
@@ -16,7 +17,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use crate::access::Caller;
 use crate::bucket::{is_bucket_name, place};
-use crate::listing::{self, Listed, MAX_KEYS, Names, Page, Query, key_of_token, token};
+use crate::listing::{self, Listed, MAX_KEYS, Names, Order, Page, Query, key_of_token, token};
 use crate::served::{Served, wants_fresh};
 use crate::{etag, failure};
 
@@ -42,6 +43,14 @@ impl Names for SeenNames<'_> {
 
     fn shows(&self, path: &FsPath) -> bool {
         self.served.rules.shows(self.identity, path)
+    }
+
+    fn order(&self, path: &FsPath) -> Option<Arc<Order>> {
+        self.served.orders.of(path, Instant::now()).filter(|_| !self.fresh)
+    }
+
+    fn has_order(&self, path: &FsPath, order: Option<Order>) {
+        self.served.orders.learned(path, order, Instant::now());
     }
 }
 

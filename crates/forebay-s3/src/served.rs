@@ -14,6 +14,7 @@ use crate::access::{Caller, Rules};
 use crate::asked::Asked;
 use crate::bucket::{self, Buckets, Place};
 use crate::conditions::Unmet;
+use crate::listing::Orders;
 use crate::memory::BodyMemory;
 use crate::stats::Stats;
 use crate::{etag, failure};
@@ -30,6 +31,8 @@ pub(crate) struct Served {
     /// Bytes in a part of an object that is put.
     pub(crate) part_size: u64,
     pub(crate) stats: Arc<Stats>,
+    /// Directories whose names come in the order of keys.
+    pub(crate) orders: Orders,
 }
 
 /// An object that is there.

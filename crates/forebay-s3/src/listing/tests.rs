@@ -1,22 +1,28 @@
 //! Listings against what the keys themselves say.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use forebay_types::{FileVersion, VersionTag};
 use proptest::prelude::*;
 
 use super::*;
 
-/// A bucket at `/b` of these keys. Its directories tell their names backwards, in pages of two.
-#[derive(Debug)]
+/// A bucket at `/b` of these keys. Its directories tell their names backwards, or in the order of keys, in pages of two.
+#[derive(Debug, Default)]
 struct Keys {
     keys: BTreeSet<String>,
     hidden: Option<FsPath>,
+    in_order: bool,
+    orders: Orders,
+    /// Pages that were asked for.
+    pages: AtomicUsize,
 }
 
 impl Keys {
     fn new(keys: &[&str]) -> Self {
-        Self { keys: keys.iter().map(|key| (*key).to_owned()).collect(), hidden: None }
+        Self { keys: keys.iter().map(|key| (*key).to_owned()).collect(), ..Self::default() }
     }
 
     fn entries(&self, path: &FsPath) -> Option<Vec<DirEntry>> {
@@ -36,12 +42,18 @@ impl Keys {
             name: name.as_bytes().into(),
             attr: if is_directory { Attr::directory() } else { file(&format!("{prefix}{name}")) },
         };
-        Some(names.into_iter().rev().map(entry).collect())
+        let mut names: Vec<_> = names.into_iter().collect();
+        names.sort_by_key(|(name, is_directory)| format!("{name}{}", if *is_directory { "/" } else { "" }));
+        if !self.in_order {
+            names.reverse();
+        }
+        Some(names.into_iter().map(entry).collect())
     }
 }
 
 impl Names for Keys {
     async fn page(&self, path: &FsPath, token: Option<String>) -> Result<(Vec<DirEntry>, Option<String>), Failure> {
+        self.pages.fetch_add(1, Ordering::Relaxed);
         let missing = || Failure::new(FailureKind::NotFound, "no such directory");
         let entries = self.entries(path).ok_or_else(missing)?;
         let from: usize = token.map_or(0, |token| token.parse().unwrap());
@@ -51,6 +63,14 @@ impl Names for Keys {
 
     fn shows(&self, path: &FsPath) -> bool {
         self.hidden.as_ref() != Some(path)
+    }
+
+    fn order(&self, path: &FsPath) -> Option<Arc<Order>> {
+        self.orders.of(path, Instant::now())
+    }
+
+    fn has_order(&self, path: &FsPath, order: Option<Order>) {
+        self.orders.learned(path, order, Instant::now());
     }
 }
 
@@ -162,6 +182,39 @@ fn a_page_may_begin_anywhere() {
 }
 
 #[test]
+fn a_directory_in_order_is_read_once_for_all_pages_and_not_once_for_each() {
+    let keys: Vec<String> = (0..400).map(|number| format!("d/{number:03}")).collect();
+    let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let asked = |in_order| {
+        let bucket = Keys { in_order, ..Keys::new(&names) };
+        assert_eq!(all(&bucket, "d/", "/", 10), keys);
+        bucket.pages.into_inner()
+    };
+    // 200 pages of two names; and for each of 40 listed ones those that it has, and some before and behind them.
+    assert!(asked(true) <= 200 + 40 * 10, "{}", asked(true));
+    assert_eq!(asked(false), 200 * 40);
+    // What begins otherwise is not looked at.
+    let bucket = Keys { in_order: true, ..Keys::new(&names) };
+    assert_eq!(all(&bucket, "d/19", "/", 10).len(), 10);
+    let before = bucket.pages.load(Ordering::Relaxed);
+    assert_eq!(all(&bucket, "d/19", "/", 10).len(), 10);
+    assert!(bucket.pages.load(Ordering::Relaxed) - before <= 10);
+}
+
+#[test]
+fn an_order_that_is_none_any_more_is_not_gone_by() {
+    let mut bucket = Keys { in_order: true, ..Keys::new(&["a", "b", "c", "d", "e", "f"]) };
+    assert_eq!(all(&bucket, "", "", 2), ["a", "b", "c", "d", "e", "f"]);
+    bucket.in_order = false;
+    assert_eq!(all(&bucket, "", "", 2), ["a", "b", "c", "d", "e", "f"]);
+    // What is gone at the beginning moves the pages.
+    bucket.in_order = true;
+    assert_eq!(all(&bucket, "", "", 2).len(), 6);
+    bucket.keys.remove("a");
+    assert_eq!(all(&bucket, "", "", 2), ["b", "c", "d", "e", "f"]);
+}
+
+#[test]
 fn a_token_of_another_server_is_none_of_ours() {
     for text in ["", "f1", "f1-0", "f1-zz", "f1-ff", "1ueGcxLPRx1Tr"] {
         assert_eq!(key_of_token(text), None, "{text}");
@@ -179,7 +232,7 @@ fn keys() -> impl Strategy<Value = Keys> {
             let directory = format!("{key}/");
             !keys.iter().any(|other| other.starts_with(&directory))
         };
-        Keys { keys: keys.iter().filter(|key| is_file(key)).cloned().collect(), hidden: None }
+        Keys { keys: keys.iter().filter(|key| is_file(key)).cloned().collect(), ..Keys::default() }
     })
 }
 
@@ -190,10 +243,15 @@ proptest! {
         prefix in "([ab.-]|[ab.-]/|[ab.-]/[ab.-])?",
         delimiter in "(|/|-|b|/b|a/|-/-)",
         max in 1usize..5,
+        in_order: bool,
     ) {
+        let keys = Keys { in_order, ..keys };
         let is_path = prefix.split('/').all(|name| name != "." && name != "..") || !prefix.contains('/');
         prop_assume!(is_path);
-        prop_assert_eq!(all(&keys, &prefix, &delimiter, max), expected(&keys, &prefix, &delimiter, ""));
+        // The second time, the orders of directories are known from the beginning.
+        for _ in 0..2 {
+            prop_assert_eq!(all(&keys, &prefix, &delimiter, max), expected(&keys, &prefix, &delimiter, ""));
+        }
     }
 
     #[test]
@@ -201,11 +259,15 @@ proptest! {
         keys in keys(),
         delimiter in "(|/|-|b|/b|a/)",
         after in "[ab.-]?(/[ab.-]){0,2}/?",
+        in_order: bool,
     ) {
+        let keys = Keys { in_order, ..keys };
         let query = Query { prefix: String::new(), delimiter: some(&delimiter), after: after.clone(), max: 100 };
-        let page = now(list(&keys, &root(), &query)).unwrap();
-        let listed: Vec<_> = page.listed.iter().map(|listed| listed.key().to_owned()).collect();
-        prop_assert_eq!(listed, expected(&keys, "", &delimiter, &after));
+        for _ in 0..2 {
+            let page = now(list(&keys, &root(), &query)).unwrap();
+            let listed: Vec<_> = page.listed.iter().map(|listed| listed.key().to_owned()).collect();
+            prop_assert_eq!(listed, expected(&keys, "", &delimiter, &after));
+        }
     }
 
     #[test]
