@@ -123,6 +123,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MACHINE = Program("virtual machine", ["scripts/rdma-test.sh"] if LONG else ["scripts/rdma-test.sh", "--brief"], ROOT)
 # A cluster in virtual time with a seed that nobody has tried, and that it names. As the tests built it: a minute.
 SIMULATION, SIMULATED = "forebay-simulate-faults", ["--hours", "10"]
+# What would run alone at the end if it did not begin first.
+LONGEST = {f"{SIMULATION}, 10 h"}
 # The native module of the Python package, whose tests are in Python.
 MODULE = "_native"
 # Of the few crates that have some.
