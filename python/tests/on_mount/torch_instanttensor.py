@@ -24,8 +24,19 @@ def load(path: Path, backend: Backend, find: bool = False) -> dict[str, object]:
     return found
 
 
+def takes(path: Path, backend: Backend) -> bool:
+    """Whether it reads files of that file system: two of them want direct reads, which tmpfs has for none of theirs."""
+    try:
+        load(path, backend)
+    except RuntimeError as error:
+        print(f"InstantTensor, {backend.name}: {path} is read by no such backend: {error}")
+        return False
+    return True
+
+
 with model() as at:
     for backend in BACKENDS:
         at.check(load(at.mounted, backend, find=True))
-        at.compare(f"InstantTensor, {backend.name}", lambda path, backend=backend: load(path, backend))
+        if takes(at.plain, backend):
+            at.compare(f"InstantTensor, {backend.name}", lambda path, backend=backend: load(path, backend))
     ran("instanttensor", f"`safe_open` ({', '.join(f'`{backend.name}`' for backend in BACKENDS)}), into memory of a GPU")
