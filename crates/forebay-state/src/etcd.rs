@@ -13,6 +13,7 @@
 
 mod backoff;
 mod failure;
+mod kept;
 mod keyspace;
 mod lease;
 mod members;

@@ -80,8 +80,13 @@ macro_rules! transport_conformance {
 /// How long the suite waits for what must happen, on a machine that does a lot else: two minutes, times what
 /// `FOREBAY_TEST_SLOWNESS` says of an emulated one.
 fn patience() -> Duration {
-    let slowness = std::env::var("FOREBAY_TEST_SLOWNESS").ok().and_then(|factor| factor.parse().ok());
-    Duration::from_secs(120) * slowness.unwrap_or(1)
+    Duration::from_secs(120) * slowness()
+}
+
+/// How many times slower than others this machine is: what `FOREBAY_TEST_SLOWNESS` says of an emulated one.
+#[must_use]
+pub fn slowness() -> u32 {
+    std::env::var("FOREBAY_TEST_SLOWNESS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
 /// Waits until `condition` holds.

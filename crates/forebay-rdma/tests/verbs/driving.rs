@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_rdma::{ClientOptions, RdmaTransport};
 use forebay_transport::conformance::{
-    Behaviour, Driven, Scripted, assert_bytes, is_link_error, pool, read, until, within,
+    Behaviour, Driven, Scripted, assert_bytes, is_link_error, pool, read, slowness, until, within,
 };
 use forebay_transport::driving::DriveOptions;
 use forebay_transport::{CallError, Reply, Request, Transport};
@@ -16,15 +16,18 @@ use tokio::runtime::Handle;
 use crate::common::verbs::{Devices, devices};
 use crate::common::{self, LONG};
 
-/// How long a thread waits here: longer than an answer takes on an emulated machine, most of the time.
-pub(crate) const DRIVE: DriveOptions = DriveOptions { wait: Duration::from_millis(5), spin: Duration::from_micros(50) };
+/// How long a thread waits here: longer than an answer takes most of the time, also where others have the processors.
+pub(crate) fn drive() -> DriveOptions {
+    DriveOptions { wait: Duration::from_millis(20) * slowness(), spin: Duration::from_micros(50) }
+}
+
 /// What comes within the message, and what is written through a window, or comes before it.
 const LENGTHS: [u32; 3] = [100, 4096, 64 << 10];
 /// Through windows; and in messages, of which there are more than fit at once.
 const BUFFERS: [Option<ByteSize>; 2] = [None, Some(ByteSize::kib(64))];
 
 fn options() -> ClientOptions {
-    ClientOptions { drive: DRIVE, ..common::client_options() }
+    ClientOptions { drive: drive(), ..common::client_options() }
 }
 
 /// A link whose callers may wait, whatever other tests' threads do.
@@ -49,7 +52,7 @@ async fn until_driven(link: &Arc<Driven>, times: u64, has_own: impl Fn() -> bool
         if link.answered() >= times && has_own() {
             return;
         }
-        assert!(begun.elapsed() < 4 * LONG, "no thread has its answers itself: {} did", link.answered());
+        assert!(begun.elapsed() < 4 * LONG * slowness(), "no thread has its answers itself: {} did", link.answered());
         let length = LENGTHS[index % LENGTHS.len()];
         let request = read(Behaviour::AtOnce, index as u64, 5, length, LONG);
         assert_bytes(&ask(link, request.clone()).await.unwrap(), &request, length as usize);
@@ -121,7 +124,7 @@ async fn a_read_that_is_never_answered_gives_its_memory_back() {
         let threads = driven(&link);
         until_driven(&threads, 1, || server.connections() >= 2).await;
         let (threads, into, runtime) = (Arc::clone(&threads), memory.try_alloc(length as usize), Handle::current());
-        let request = read(Behaviour::Never, 0, 0, length, Duration::from_millis(100));
+        let request = read(Behaviour::Never, 0, 0, length, 4 * drive().wait);
         let call = tokio::task::spawn_blocking(move || runtime.block_on(threads.call(request, into)));
         let result = within("the deadline", call).await.unwrap();
         assert!(result.is_err(), "{result:?}");

@@ -10,12 +10,16 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use etcd_client::{Client, ConnectOptions};
 use tokio::sync::{Mutex, watch};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::backoff::Backoff;
 use super::failure::Failure;
+use super::kept::{Kept, Making};
 use super::options::EtcdOptions;
 use crate::StateError;
+
+/// How many deadlines of calls a client may take to be made: with a user, a token has to come.
+const DEADLINES_TO_CONNECT: u32 = 4;
 
 /// What may be done after a failure that leaves open whether a call was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,7 @@ pub(super) struct Members {
 
 struct Member {
     url: String,
-    client: Mutex<Option<Client>>,
+    client: Mutex<Kept<Client>>,
 }
 
 impl Members {
@@ -52,7 +56,7 @@ impl Members {
         let preferred = AtomicUsize::new(rand::random_range(0..urls.len()));
         Ok(Self {
             name: format!("etcd at {}", urls.join(",")),
-            members: urls.into_iter().map(|url| Member { url, client: Mutex::new(None) }).collect(),
+            members: urls.into_iter().map(|url| Member { url, client: Mutex::default() }).collect(),
             preferred,
             options: ArcSwap::from_pointee(connect),
             renewed: watch::Sender::new(()),
@@ -101,7 +105,7 @@ impl Members {
                 Failure::Unknown(_) | Failure::TimedOut => repeat == Repeat::Always,
                 _ => return Err(failure),
             };
-            self.avoid(index);
+            self.failed(index, &failure);
             if failure != Failure::TimedOut {
                 last = failure.clone();
             }
@@ -124,18 +128,30 @@ impl Members {
         Ok((self.client(index).await?, index))
     }
 
-    /// Asks others than this one from now on, if there are any.
+    /// Asks others than this one from now on, if there are any, with another token the next time.
     pub(super) fn avoid(&self, index: usize) {
-        let next = (index + 1) % self.count();
-        // If it was changed meanwhile, another task has avoided it already.
-        let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+        self.pass_over(index);
         // Its token may be what it did not like; a new client asks for a new one. If another task makes one just now, that
         // will do.
         if self.has_user
             && let Ok(mut client) = self.members[index].client.try_lock()
         {
-            *client = None;
+            client.forget();
         }
+    }
+
+    /// The same, as it failed so. One that is slow would only be slower for another token.
+    pub(super) fn failed(&self, index: usize, failure: &Failure) {
+        match failure {
+            Failure::TimedOut => self.pass_over(index),
+            _ => self.avoid(index),
+        }
+    }
+
+    fn pass_over(&self, index: usize) {
+        let next = (index + 1) % self.count();
+        // If it was changed meanwhile, another task has avoided it already.
+        let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Connects with these options from now on. What is under way ends over the old connections; what goes on for long is told
@@ -154,7 +170,7 @@ impl Members {
     /// Closes all connections.
     pub(super) async fn disconnect(&self) {
         for member in &self.members {
-            *member.client.lock().await = None;
+            member.client.lock().await.forget();
         }
     }
 
@@ -186,14 +202,17 @@ impl Members {
 
     async fn client(&self, index: usize) -> Result<Client, Failure> {
         let member = &self.members[index];
-        let mut client = member.client.lock().await;
-        if let Some(client) = &*client {
-            return Ok(client.clone());
-        }
-        // With a user this asks for a token; the connection itself is made by the first call.
-        let options = ConnectOptions::clone(&self.options.load());
-        let made = Client::connect([&member.url], Some(options)).await?;
-        Ok(client.insert(made).clone())
+        let make = || {
+            let (url, options) = (member.url.clone(), ConnectOptions::clone(&self.options.load()));
+            let within = DEADLINES_TO_CONNECT * self.deadline;
+            // With a user this asks for a token; the connection itself is made by the first call.
+            let making = async move {
+                let connecting = Client::connect([url], Some(options));
+                timeout(within, connecting).await.map_err(|_| Failure::TimedOut)?.map_err(Failure::from)
+            };
+            Box::pin(making) as Making<Client>
+        };
+        member.client.lock().await.get(make).await
     }
 }
 

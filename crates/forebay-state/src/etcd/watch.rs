@@ -142,7 +142,7 @@ impl Watching<'_> {
                 return Err(failed(Failure::Unknown("a member ended a watch".to_owned())));
             }
             Err(failure) => {
-                members.avoid(member);
+                members.failed(member, &failure);
                 return Err(failed(failure));
             }
         };
