@@ -17,7 +17,7 @@ WHEELS = TARGET / "wheels"
 #: What adds to the profile `release` for packages, and what builds with it.
 PROFILE, DIST = ROOT / "scripts/dist.toml", ROOT / "scripts/dist.sh"
 #: In the guide, around what the last wheel was like.
-GUIDE, TOLD = ROOT / "docs/python.md", re.compile(r"(<!-- wheel: begin -->\n).*?(<!-- wheel: end -->)", re.DOTALL)
+GUIDE, MEASURED = ROOT / "docs/python.md", re.compile(r"(<!-- wheel: begin -->\n).*?(<!-- wheel: end -->)", re.DOTALL)
 #: Milliseconds that an import may take: the aim.
 AIM = 150
 
@@ -45,7 +45,7 @@ def wheel(interpreter: str, is_quick: bool) -> int:
     print(f"python: the example of the README works; import takes {took} ms, the median of five (aim: {AIM})")
     if os.environ.get("FOREBAY_BLESS") == "1":
         told = f"The wheel has {sizes}. `import forebay` took {took} ms, the median of five (aim: {AIM} ms).\n"
-        GUIDE.write_text(TOLD.sub(lambda found: found[1] + told + found[2], GUIDE.read_text()))
+        GUIDE.write_text(MEASURED.sub(lambda found: found[1] + told + found[2], GUIDE.read_text()))
     return 0
 
 

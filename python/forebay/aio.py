@@ -450,6 +450,7 @@ async def _answer(start: Callable[[_Done], _Answer | _native.Operation]) -> _Ans
     # Before anything is begun: a task that is cancelled here has nothing to lose.
     if _turn.since is not None and time.monotonic() - _turn.since > _TURN:
         await asyncio.sleep(0)
+        _turn.end()
     future: asyncio.Future[_Answer] = loop.create_future()
 
     def done(answer: Any, error: BaseException | None) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forebay import aio
 from forebay.aio import AsyncClient, AsyncFile
 
 from .conftest import SMALL, SOON, HungWorker, in_fork
@@ -60,6 +61,19 @@ def test_a_task_that_is_answered_at_once_lets_others_run(origin: Path) -> None:
                 assert await client.read("/small", 0, 4) == b"what"
             other.cancel()
         assert ticks >= 3
+
+    asyncio.run(use())
+
+
+def test_a_turn_that_a_loop_left_unfinished_ends_with_the_next_read(origin: Path) -> None:
+    async def use() -> None:
+        async with AsyncClient(up=origin, **SMALL) as client:
+            await client.read("/small")
+            await asyncio.sleep(0)
+            # As where a loop is stopped behind a hit, and never goes on.
+            aio._turn.since = 0.0
+            assert await client.read("/small", 0, 4) == b"what"
+            assert aio._turn.since != 0.0
 
     asyncio.run(use())
 

@@ -13,7 +13,7 @@ use crate::failures::{not_open, too_many_open};
 use crate::filesystem::FileSystem;
 use crate::handle::{DirectoryHandle, Names};
 use crate::inode::{Inode, Known};
-use crate::listing::{At, ENOUGH, Listing, Told};
+use crate::listing::{At, ENOUGH, Listing, SentAttributes};
 use crate::virtual_files::VirtualFile;
 
 /// A directory may have pages without names, but not so many in a row.
@@ -110,8 +110,8 @@ impl FileSystem {
         let Names { listing, created, .. } = names;
         let began = Instant::now();
         let tells = hold && offset == 0;
-        let told = *directory.inode.names_told.lock();
-        let mut is_told = tells && told.is_some_and(|told| told.is_enough(began));
+        let told = *directory.inode.attributes_sent.lock();
+        let mut is_known = tells && told.is_some_and(|told| told.is_enough(began));
         let mut believed: Option<Instant> = None;
         let mut position = offset;
         while position < FIRST_NAME {
@@ -137,7 +137,7 @@ impl FileSystem {
             let now = Instant::now();
             believed = Some(believed.map_or(fresh_until, |before| before.min(fresh_until)));
             for listed in listed {
-                if is_told && position - FIRST_NAME >= ENOUGH {
+                if is_known && position - FIRST_NAME >= ENOUGH {
                     return Ok(());
                 }
                 position += 1;
@@ -152,20 +152,21 @@ impl FileSystem {
                 let Some(inode) = described else { continue };
                 let ino = inode.ino;
                 // What the kernel let go of meanwhile it does not believe either.
-                is_told = is_told && self.is_held_twice(ino);
+                is_known = is_known && self.is_held_twice(ino);
                 if !take(Listed { name, next: position, inode }) {
                     if hold {
                         self.inodes.forget(ino, 1);
                     }
                     if tells {
-                        *directory.inode.names_told.lock() = believed.map(|until| Told::new(began, until));
+                        *directory.inode.attributes_sent.lock() =
+                            believed.map(|until| SentAttributes::new(began, until));
                     }
                     return Ok(());
                 }
             }
         };
-        if tells && !is_told {
-            *directory.inode.names_told.lock() = believed.map(|until| Told::new(began, until));
+        if tells && !is_known {
+            *directory.inode.attributes_sent.lock() = believed.map(|until| SentAttributes::new(began, until));
         }
         let passed = usize::try_from(position - FIRST_NAME - end).unwrap_or(usize::MAX);
         for name in created.iter().skip(passed) {

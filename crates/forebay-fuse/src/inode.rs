@@ -22,7 +22,7 @@ use forebay_locks::Mutex;
 use forebay_staging::Draft;
 use forebay_types::{Attr, Failure, FileId, FileKind, FileVersion, FsPath};
 
-use crate::listing::Told;
+use crate::listing::SentAttributes;
 use crate::mode::{Mode, Reading};
 use crate::pinned::{How, Pinned};
 
@@ -42,8 +42,8 @@ pub(crate) struct Inode {
     changed: AtomicBool,
     /// Changed only under the lock of the table's shard.
     pub(crate) lookups: AtomicU64,
-    /// Of a directory, what was told of its names.
-    pub(crate) names_told: Mutex<Option<Told>>,
+    /// Of a directory: the attributes of its names that the kernel was sent.
+    pub(crate) attributes_sent: Mutex<Option<SentAttributes>>,
     /// Held while a version is turned into a draft or back, renamed or removed.
     pub(crate) turn: tokio::sync::Mutex<()>,
 }
@@ -148,7 +148,7 @@ impl Inode {
             revision: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             lookups: AtomicU64::new(1),
-            names_told: Mutex::new(None),
+            attributes_sent: Mutex::new(None),
             turn: tokio::sync::Mutex::new(()),
         }
     }

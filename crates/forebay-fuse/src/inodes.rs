@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -50,9 +50,39 @@ pub(crate) struct InodeTable {
     suspect_count: AtomicUsize,
     /// Names whose writer was sent to look them up again, and until when it is awaited. Whatever inode it finds it must be able to
     /// write: the kernel asks no third time. Bounded by how many such writers come within [`KEPT_FOR_WRITER`].
-    awaited: Mutex<HashMap<FsPath, Instant>>,
-    awaited_count: AtomicUsize,
+    awaited: Mutex<Awaited>,
+    is_any_awaited: AtomicBool,
     journal: Journal,
+}
+
+/// Names that are kept for their writers, and until when.
+#[derive(Default)]
+struct Awaited {
+    names: HashMap<FsPath, Instant>,
+    /// Until when any of them is.
+    last: Option<Instant>,
+}
+
+impl Awaited {
+    fn of(names: HashMap<FsPath, Instant>) -> Self {
+        Self { last: names.values().max().copied(), names }
+    }
+
+    fn add(&mut self, path: &FsPath, now: Instant) -> Instant {
+        let until = now + KEPT_FOR_WRITER;
+        self.names.retain(|_, until| now < *until);
+        self.names.insert(path.clone(), until);
+        self.last = self.last.max(Some(until));
+        until
+    }
+
+    /// Until when this one is. When none is any more, they are forgotten.
+    fn until(&mut self, path: &FsPath, now: Instant) -> Option<Instant> {
+        if self.last.is_none_or(|last| last <= now) {
+            *self = Self::default();
+        }
+        self.names.get(path).copied().filter(|until| now < *until)
+    }
 }
 
 impl InodeTable {
@@ -73,10 +103,10 @@ impl InodeTable {
             table.shard(inode.ino).write().insert(inode.ino, inode);
         }
         let kept = |(path, inode): (&FsPath, &Arc<Inode>)| Some((path.clone(), inode.kept_until()?));
-        let awaited: HashMap<_, _> = named.iter().filter_map(kept).collect();
+        let awaited = Awaited::of(named.iter().filter_map(kept).collect());
         table.local_count.store(named.len(), Ordering::Release);
         table.suspect_count.store(suspects.len(), Ordering::Release);
-        table.awaited_count.store(awaited.len(), Ordering::Release);
+        table.is_any_awaited.store(awaited.last.is_some(), Ordering::Release);
         Self { local: RwLock::new(named), suspects: Mutex::new(suspects), awaited: Mutex::new(awaited), ..table }
     }
 
@@ -89,7 +119,7 @@ impl InodeTable {
             suspects: Mutex::default(),
             suspect_count: AtomicUsize::new(0),
             awaited: Mutex::default(),
-            awaited_count: AtomicUsize::new(0),
+            is_any_awaited: AtomicBool::new(false),
             journal: Journal::default(),
         }
     }
@@ -189,12 +219,10 @@ impl InodeTable {
 
     /// The name of an inode that cannot be written leads from now on to one that can, and that the kernel does not hold yet.
     pub(crate) fn supersede(&self, inode: &Inode) -> Arc<Inode> {
-        let (path, now) = (inode.path(), Instant::now());
-        let until = now + KEPT_FOR_WRITER;
+        let path = inode.path();
         let mut awaited = self.awaited.lock();
-        awaited.retain(|_, until| now < *until);
-        awaited.insert(path.clone(), until);
-        self.awaited_count.store(awaited.len(), Ordering::Release);
+        let until = awaited.add(&path, Instant::now());
+        self.is_any_awaited.store(true, Ordering::Release);
         drop(awaited);
         let successor = Arc::new(inode.successor(unreserved(rand::random())));
         successor.keep(until);
@@ -207,10 +235,13 @@ impl InodeTable {
 
     /// Whether an inode that `path` leads to can be written, where a writer of it is awaited: it is kept for that writer.
     fn is_ready(&self, path: &FsPath, inode: &Inode) -> bool {
-        if self.awaited_count.load(Ordering::Acquire) == 0 {
+        if !self.is_any_awaited.load(Ordering::Acquire) {
             return true;
         }
-        let until = self.awaited.lock().get(path).copied().filter(|until| Instant::now() < *until);
+        let mut awaited = self.awaited.lock();
+        let until = awaited.until(path, Instant::now());
+        self.is_any_awaited.store(awaited.last.is_some(), Ordering::Release);
+        drop(awaited);
         until.is_none_or(|until| inode.keep(until))
     }
 

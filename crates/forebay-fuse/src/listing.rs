@@ -64,7 +64,7 @@ pub(crate) enum At<'a> {
 /// bring nothing new before long. So that answer ends after [`ENOUGH`] names, and the kernel goes on with names alone, unless the
 /// reader looks at what it lists: then the kernel asks for attributes again by itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct SentAttributes {
     at: Instant,
     until: Instant,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Told {
 /// Names of an answer that need not have told more: by how the reader takes these the kernel decides how it goes on.
 pub(crate) const ENOUGH: u64 = 64;
 
-impl Told {
+impl SentAttributes {
     /// They were told at `at`, and are believed until `until`.
     pub(crate) fn new(at: Instant, until: Instant) -> Self {
         Self { at, until }
@@ -210,11 +210,11 @@ mod tests {
     #[test]
     fn attributes_are_told_again_when_half_of_the_time_is_over_for_which_they_are_believed() {
         let (now, second) = (Instant::now(), std::time::Duration::from_secs(1));
-        let told = Told::new(now, now + 60 * second);
+        let told = SentAttributes::new(now, now + 60 * second);
         assert!(told.is_enough(now) && told.is_enough(now + 29 * second));
         assert!(!told.is_enough(now + 30 * second) && !told.is_enough(now + 90 * second));
-        assert!(!Told::new(now, now).is_enough(now), "they were not believed at all");
-        assert!(!Told::new(now + second, now).is_enough(now + second));
+        assert!(!SentAttributes::new(now, now).is_enough(now), "they were not believed at all");
+        assert!(!SentAttributes::new(now + second, now).is_enough(now + second));
     }
 
     #[test]

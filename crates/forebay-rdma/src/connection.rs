@@ -230,11 +230,7 @@ impl ClientLink for Connection {
         address: SocketAddr,
         options: &ClientOptions,
     ) -> Result<Rc<Self>, LinkError> {
-        // For this attempt: a pass is good for one.
-        let pass = match &options.security {
-            Some(security) => Some(security.pass(core.client_id, peer, options.connect_timeout).await?),
-            None => None,
-        };
+        let pass = options.pass(core.client_id, peer).await?;
         let endpoint = match pass {
             Some(_) => core.worker.connect_with_id(address, options.bind),
             None => core.worker.connect(address, options.bind),

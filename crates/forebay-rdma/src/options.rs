@@ -1,11 +1,13 @@
 //! What can be set, with the defaults.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_identity::Auditing;
+use forebay_identity::{Auditing, Pass};
 use forebay_memory::Pool;
+use forebay_transport::LinkError;
 use forebay_transport::driving::DriveOptions;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
@@ -99,6 +101,17 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
+    /// The pass for one attempt to connect, where connections are admitted: a pass is good for one.
+    ///
+    /// # Errors
+    /// Why the peer gave none.
+    pub(crate) async fn pass(&self, client_id: NonZeroU64, peer: &str) -> Result<Option<Pass>, LinkError> {
+        match &self.security {
+            Some(security) => security.pass(client_id, peer, self.connect_timeout).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Connect to members of `cluster`, whose blocks are of `block_size` bytes.
     #[must_use]
     pub fn new(cluster: impl Into<String>, block_size: u32) -> Self {

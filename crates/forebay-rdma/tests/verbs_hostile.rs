@@ -250,6 +250,16 @@ impl Client {
         (result, pair)
     }
 
+    /// That what comes for an answer breaks the protocol, and costs the connection and no memory.
+    fn breaks(&self, case: &str, length: usize, send: impl FnOnce(&mut RawPair<'_>)) {
+        let (result, mut pair) = self.read_answered(length, |pair, _| send(pair));
+        let Err(CallError::Link(error @ LinkError::Protocol { .. })) = result else { panic!("{case}: {result:?}") };
+        println!("{case}: {error}");
+        pair.ends(case);
+        drop(pair);
+        self.assert_nothing_held();
+    }
+
     fn assert_nothing_held(&self) {
         self.runtime.block_on(until("all memory is back", || self.buffers.used() == 0));
     }
@@ -280,12 +290,7 @@ fn answers_that_the_protocol_does_not_allow_fail_the_call_and_end_the_connection
         ("and that it is to be forgotten", small, frame(FORGET, &[])),
     ];
     for (case, length, answer) in cases {
-        let (result, mut pair) = client.read_answered(length, |pair, _| pair.send(&answer, Post::default()));
-        let Err(CallError::Link(error @ LinkError::Protocol { .. })) = result else { panic!("{case}: {result:?}") };
-        println!("{case}: {error}");
-        pair.ends(case);
-        drop(pair);
-        client.assert_nothing_held();
+        client.breaks(case, length, |pair| pair.send(&answer, Post::default()));
     }
     let (result, _pair) = client.read_answered(ASKED, |pair, request| {
         let window = window(request);

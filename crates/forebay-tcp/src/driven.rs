@@ -178,23 +178,11 @@ impl DrivenConnections {
             () = self.stop.cancelled() => Ok(None),
             attempt = Lone::connect(&self.address, &self.options) => attempt,
         };
-        let (unwanted, is_keeper) = {
-            let (mut berths, now) = (self.berths.lock(), Instant::now());
-            let unwanted: Vec<Lone> = match attempt {
-                Ok(Some(lone)) => berths.made(lone, now).into_iter().collect(),
-                // All is encrypted, or the link is closed: so it stays.
-                Ok(None) => {
-                    berths.failed(now);
-                    berths.close()
-                }
-                Err(error) => {
-                    tracing::debug!(peer = %self.address, %error, "no connection for threads that wait for answers themselves");
-                    berths.failed(now);
-                    Vec::new()
-                }
-            };
-            (unwanted, berths.begin_keeping())
-        };
+        let attempt = attempt.inspect_err(|error| {
+            tracing::debug!(peer = %self.address, %error, "no connection for threads that wait for answers themselves");
+        });
+        // None: all is encrypted, or the link is closed: so it stays.
+        let (unwanted, is_keeper) = self.berths.lock().attempted(attempt, Instant::now());
         drop(unwanted);
         let mut is_kept = is_keeper;
         while is_kept {

@@ -225,6 +225,18 @@ fn a_writer_that_looks_again_finds_what_it_can_write_whatever_the_kernel_forgot_
 }
 
 #[test]
+fn names_are_kept_for_a_while_and_then_forgotten_together() {
+    let (mut awaited, now) = (Awaited::default(), Instant::now());
+    let (first, later) = (awaited.add(&path("a"), now), now + KEPT_FOR_WRITER / 2);
+    awaited.add(&path("b"), later);
+    assert_eq!((awaited.until(&path("a"), later), awaited.until(&path("c"), later)), (Some(first), None));
+    assert_eq!(awaited.until(&path("a"), first), None);
+    assert!(awaited.until(&path("b"), first).is_some());
+    assert_eq!(awaited.until(&path("b"), first + KEPT_FOR_WRITER), None);
+    assert!(awaited.names.is_empty() && awaited.last.is_none());
+}
+
+#[test]
 fn a_writer_that_looks_again_is_not_led_to_what_readers_have_passed_through() {
     let now = Instant::now();
     let table = InodeTable::new(now);

@@ -52,7 +52,7 @@ pub(super) trait Kind: Sized + 'static {
     async fn look(coordinator: &ApiClient) -> Result<Self::Seen, ApiError>;
 
     /// Brings about what the object says.
-    async fn apply(at: &At<'_, Self>) -> Result<Told<Self::Status>, ApiError>;
+    async fn apply(at: &At<'_, Self>) -> Result<Applied<Self::Status>, ApiError>;
 
     /// Takes away what goes with the object.
     async fn forget(at: &At<'_, Self>) -> Result<(), ApiError>;
@@ -92,7 +92,7 @@ pub(super) struct At<'a, K: Kind> {
 }
 
 /// How an object stands now.
-pub(super) enum Told<S> {
+pub(super) enum Applied<S> {
     /// So, and it is to be looked at again after this time.
     Status(S, Duration),
     /// As before, and it is to be looked at again after this time.
@@ -247,9 +247,9 @@ impl<K: Kind> Keeper<'_, K> {
             Err(error) => Err(Trouble::of(error)),
         };
         let (status, again) = match applied {
-            Ok(Told::Status(status, again)) => (status, again),
-            Ok(Told::Keep(again)) => return Ok(Dealt { outcome: outcome::<K>(object.status.as_ref()), again }),
-            Ok(Told::Expired) => {
+            Ok(Applied::Status(status, again)) => (status, again),
+            Ok(Applied::Keep(again)) => return Ok(Dealt { outcome: outcome::<K>(object.status.as_ref()), again }),
+            Ok(Applied::Expired) => {
                 info!(kind = self.resource.kind, name = object.name_any(), "its time is over: deleting it");
                 self.api.delete(&object.name_any(), &DeleteParams::default()).await?;
                 return Ok(Dealt { outcome: Outcome::Done, again: MAX_PAUSE });

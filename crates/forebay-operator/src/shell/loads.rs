@@ -7,7 +7,7 @@ use forebay_coordinator::{ApiClient, ApiError};
 use kube::api::ApiResource;
 use tracing::info;
 
-use super::kind::{At, Kind, Told};
+use super::kind::{Applied, At, Kind};
 use super::pace::{AFTER_FAILURE, MAX_PAUSE};
 use crate::condition::{Condition, Scribe, Verdict};
 use crate::counts::{Counts, KindCounts};
@@ -30,12 +30,12 @@ impl Kind for Loads {
         Ok(())
     }
 
-    async fn apply(at: &At<'_, Self>) -> Result<Told<LoadStatus>, ApiError> {
+    async fn apply(at: &At<'_, Self>) -> Result<Applied<LoadStatus>, ApiError> {
         let status = at.object.status.as_ref();
         let status = match load::step(&at.object.spec, status, at.now) {
-            Step::Rest(left) => return Ok(Told::Keep(left.unwrap_or(MAX_PAUSE))),
-            Step::Expire => return Ok(Told::Expired),
-            Step::Refuse(verdict) => return Ok(Told::Status(Self::status(at.object, verdict, at.now), MAX_PAUSE)),
+            Step::Rest(left) => return Ok(Applied::Keep(left.unwrap_or(MAX_PAUSE))),
+            Step::Expire => return Ok(Applied::Expired),
+            Step::Refuse(verdict) => return Ok(Applied::Status(Self::status(at.object, verdict, at.now), MAX_PAUSE)),
             Step::Submit(spec) => submit(at, &spec).await?,
             Step::Replace { job, spec } => {
                 stop(at.coordinator, &job).await?;
@@ -48,7 +48,7 @@ impl Kind for Loads {
             },
         };
         let again = pause(&status);
-        Ok(Told::Status(status, again))
+        Ok(Applied::Status(status, again))
     }
 
     async fn forget(at: &At<'_, Self>) -> Result<(), ApiError> {

@@ -7,7 +7,7 @@ use forebay_coordinator::{ApiClient, ApiError};
 use kube::api::ApiResource;
 use tracing::info;
 
-use super::kind::{At, Kind, Told};
+use super::kind::{Applied, At, Kind};
 use super::pace::MAX_PAUSE;
 use crate::condition::{Condition, Scribe, Verdict};
 use crate::counts::{Counts, KindCounts};
@@ -29,7 +29,7 @@ impl Kind for Mounts {
         coordinator.all_mounts().await
     }
 
-    async fn apply(at: &At<'_, Self>) -> Result<Told<MountStatus>, ApiError> {
+    async fn apply(at: &At<'_, Self>) -> Result<Applied<MountStatus>, ApiError> {
         let (own, others) = at.claims(|spec| &spec.path);
         let verdict = match mount::step(&at.object.spec, own.predecessor(&others), at.seen) {
             Step::Keep(verdict) => verdict,
@@ -38,7 +38,7 @@ impl Kind for Mounts {
                 mount::shown(&at.coordinator.add_mount(&wanted).await?)
             }
         };
-        Ok(Told::Status(Self::status(at.object, verdict, at.now), MAX_PAUSE))
+        Ok(Applied::Status(Self::status(at.object, verdict, at.now), MAX_PAUSE))
     }
 
     async fn forget(at: &At<'_, Self>) -> Result<(), ApiError> {

@@ -7,7 +7,7 @@ use forebay_coordinator::{ApiClient, ApiError};
 use kube::api::ApiResource;
 use tracing::info;
 
-use super::kind::{At, Kind, Told};
+use super::kind::{Applied, At, Kind};
 use super::pace::MAX_PAUSE;
 use crate::condition::{Condition, Scribe, Verdict};
 use crate::counts::{Counts, KindCounts};
@@ -29,7 +29,7 @@ impl Kind for Policies {
         coordinator.policies().await
     }
 
-    async fn apply(at: &At<'_, Self>) -> Result<Told<PolicyStatus>, ApiError> {
+    async fn apply(at: &At<'_, Self>) -> Result<Applied<PolicyStatus>, ApiError> {
         let (own, others) = at.claims(|spec| &spec.path);
         let (spec, status) = (&at.object.spec, at.object.status.as_ref());
         let step = policy::step(spec, at.object.metadata.generation, status, own.predecessor(&others), at.seen);
@@ -42,7 +42,7 @@ impl Kind for Policies {
             }
         };
         let told = PolicyStatus { applied, ..Self::status(at.object, verdict, at.now) };
-        Ok(Told::Status(told, MAX_PAUSE))
+        Ok(Applied::Status(told, MAX_PAUSE))
     }
 
     async fn forget(at: &At<'_, Self>) -> Result<(), ApiError> {

@@ -71,11 +71,7 @@ impl Connection {
         address: SocketAddr,
         options: &ClientOptions,
     ) -> Result<Rc<Self>, LinkError> {
-        // For this attempt: a pass is good for one.
-        let pass = match &options.security {
-            Some(security) => Some(security.pass(core.client_id, peer, options.connect_timeout).await?),
-            None => None,
-        };
+        let pass = options.pass(core.client_id, peer).await?;
         let client_id = pass.map(|_| core.client_id);
         let ours = if own.is_some() { core.fabric.lone() } else { core.fabric.client() };
         let can_read = !ours.in_messages && core.registration.domain().device().reads_safely();

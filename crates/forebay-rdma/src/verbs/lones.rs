@@ -219,23 +219,11 @@ impl Lones {
             () = self.stop.cancelled() => Ok(None),
             attempt = self.connect(core) => attempt,
         };
-        let (unwanted, is_keeper) = {
-            let (mut berths, now) = (self.berths.lock(), Instant::now());
-            let unwanted: Vec<Lone> = match attempt {
-                Ok(Some(lone)) => berths.made(lone, now).into_iter().collect(),
-                // The worker's memory is read without it, or the link is closed: so it stays.
-                Ok(None) => {
-                    berths.failed(now);
-                    berths.close()
-                }
-                Err(error) => {
-                    tracing::debug!(peer = %self.address, %error, "no connection for threads that wait for answers themselves");
-                    berths.failed(now);
-                    Vec::new()
-                }
-            };
-            (unwanted, berths.begin_keeping())
-        };
+        let attempt = attempt.inspect_err(|error| {
+            tracing::debug!(peer = %self.address, %error, "no connection for threads that wait for answers themselves");
+        });
+        // None: the worker's memory is read without it, or the link is closed: so it stays.
+        let (unwanted, is_keeper) = self.berths.lock().attempted(attempt, Instant::now());
         unwanted.into_iter().for_each(Lone::end);
         if !is_keeper {
             return;

@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub enum Berth<C> {
     /// This one; to be put back, or [`Berths::lost`].
     Take(C),
-    /// None now, but one is to be made: [`Berths::made`] or [`Berths::failed`] must follow.
+    /// None now, but one is to be made: [`Berths::attempted`] or [`Berths::failed`] must follow.
     Make,
     /// None.
     Wait,
@@ -69,8 +69,26 @@ impl<C> Berths<C> {
         Berth::Make
     }
 
+    /// What came of making one; `Ok(None)`: there are never to be any. Those that are to be ended, and whether the caller has to begin to
+    /// look for those that nobody uses.
+    #[must_use = "connections are to be ended"]
+    pub fn attempted<E>(&mut self, attempt: Result<Option<C>, E>, now: Instant) -> (Vec<C>, bool) {
+        let unwanted = match attempt {
+            Ok(Some(connection)) => self.made(connection, now).into_iter().collect(),
+            Ok(None) => {
+                self.failed(now);
+                self.close()
+            }
+            Err(_) => {
+                self.failed(now);
+                Vec::new()
+            }
+        };
+        (unwanted, self.begin_keeping())
+    }
+
     /// One was made, which is given back when there are to be none any more.
-    pub fn made(&mut self, connection: C, now: Instant) -> Option<C> {
+    fn made(&mut self, connection: C, now: Instant) -> Option<C> {
         self.is_making = false;
         self.put_back(connection, now)
     }
@@ -98,8 +116,7 @@ impl<C> Berths<C> {
     }
 
     /// Whether somebody has to begin to look for those that nobody uses.
-    #[must_use]
-    pub fn begin_keeping(&mut self) -> bool {
+    fn begin_keeping(&mut self) -> bool {
         !self.is_closed && !std::mem::replace(&mut self.is_kept, true)
     }
 
@@ -164,6 +181,32 @@ mod tests {
         berths.failed(now);
         assert_eq!(berths.take(now), Berth::Wait);
         assert_eq!(berths.take(now + RETRY_AFTER), Berth::Make);
+    }
+
+    #[test]
+    fn who_has_tried_to_make_one_is_told_what_to_end_and_whether_to_look_for_the_idle() {
+        let now = Instant::now();
+        let begun = || {
+            let mut berths = Berths::new();
+            assert_eq!(berths.take(now), Berth::Make);
+            berths
+        };
+        let mut berths = begun();
+        assert_eq!(berths.attempted(Ok::<_, ()>(Some(1)), now), (vec![], true));
+        assert_eq!(berths.take(now), Berth::Take(1));
+        let mut berths = begun();
+        assert_eq!(berths.attempted(Err(()), now), (vec![], true));
+        assert_eq!((berths.take(now), berths.take(now + RETRY_AFTER)), (Berth::Wait, Berth::Make));
+        // One that is there goes, too.
+        assert_eq!(berths.attempted(Ok::<_, ()>(Some(2)), now), (vec![], false));
+        let Berth::Take(taken) = berths.take(now) else { panic!("there is one") };
+        assert_eq!(berths.take(now + RETRY_AFTER), Berth::Make);
+        assert_eq!(berths.put_back(taken, now), None);
+        assert_eq!(berths.attempted(Ok::<_, ()>(None), now), (vec![2], false));
+        assert_eq!(berths.take(now + RETRY_AFTER), Berth::Wait);
+        let mut berths = begun();
+        berths.close();
+        assert_eq!(berths.attempted(Ok::<_, ()>(Some(3)), now), (vec![3], false));
     }
 
     #[test]
