@@ -15,7 +15,7 @@ import forebay
 import pytest
 
 #: How long anything may take here that is not broken.
-SOON = 30.0
+SOON = 60.0
 #: So that a machine with many tests on it has the memory.
 SMALL: dict[str, Any] = {"worker_memory_size": "64MiB", "worker_memory_prewarm": False}
 

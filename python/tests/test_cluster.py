@@ -60,7 +60,16 @@ class Worker:
     def pinned_bytes(self) -> int:
         """Memory that it keeps unchanged because somebody looks at it."""
         command = [self._program, "stats", "--all", "--json", "--workers", self.address]
-        counters: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        answers: list[str] = []
+
+        def is_told() -> bool:
+            # A worker that has no processor for a moment may not answer as fast as a command expects it.
+            asked = subprocess.run(command, capture_output=True, text=True)
+            answers.extend([asked.stdout] if asked.returncode == 0 else [])
+            return bool(answers)
+
+        eventually("the worker tells its counters", is_told)
+        counters: dict[str, Any] = json.loads(answers[0])
         return int(counters["window"]["pinned_bytes"])
 
     def settings(self) -> dict[str, str]:

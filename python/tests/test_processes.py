@@ -251,7 +251,8 @@ def test_a_call_whose_handler_forks_ends_in_the_child_and_goes_on_in_the_parent(
 
 def test_other_threads_run_while_one_waits(hung_worker: HungWorker) -> None:
     with forebay.Client(
-        workers=hung_worker.address, client_request_timeout="1s", network_shared_memory="off"
+        # In which it has to connect.
+        workers=hung_worker.address, client_request_timeout="5s", network_shared_memory="off"
     ) as client:
         waited: list[BaseException] = []
 

@@ -14,15 +14,15 @@ const RESTART_WITHIN: Duration = Duration::from_secs(60);
 pub const BLOCK: u64 = 256 << 10;
 /// The variables of a worker's environment that hold the keys of the bucket. No SDK looks for them.
 const KEYS: [(&str, &str); 2] = [("ORIGIN_KEY", "AWS_ACCESS_KEY_ID"), ("ORIGIN_SECRET", "AWS_SECRET_ACCESS_KEY")];
-/// What all processes of a cluster are told: they notice within some seconds what is gone, and not what had no processor for a
-/// moment; and they wait for a peer that has what they miss, and send no read twice, so that what the origin is asked is the same on
-/// any machine.
+/// What all processes of a cluster are told: they notice within some seconds what is gone, as its connections and its lease
+/// end, and not what had no processor for a moment; and they wait for a peer that has what they miss, and send no read twice,
+/// so that what the origin is asked is the same on any machine.
 const SETTINGS: [&str; 10] = [
     "block.size=256KiB",
-    "cluster.lease_ttl=4s",
+    "cluster.lease_ttl=10s",
     "cluster.etcd.timeout=2s",
     "network.tcp.keepalive=500ms",
-    "network.tcp.dead_after=3s",
+    "network.tcp.dead_after=20s",
     "worker.peer_timeout=20s",
     "client.hedge.enabled=false",
     "client.retry.max_backoff=1s",

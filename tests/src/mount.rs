@@ -11,11 +11,13 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Finished, Setup, UCX_ON_LOOPBACK, eventually, finish, forebay, program};
+use crate::{Finished, Setup, UCX_ON_LOOPBACK, eventually, finish, forebay, once, program};
 
 /// Longer than `forebay up` gives an origin for its first answer.
 const START_WITHIN: Duration = Duration::from_secs(150);
 const END_WITHIN: Duration = Duration::from_secs(30);
+/// How long a command may take that is asked of a mount: it may bring hundreds of files.
+const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 /// Longer than an upload takes that the tests let fail.
 const STAGED_WITHIN: Duration = Duration::from_secs(90);
 /// How long a dropped mount may take to end in good order.
@@ -187,7 +189,7 @@ impl Mount {
     #[must_use]
     #[track_caller]
     pub fn ask_of(&self, file: &str, command: &[&str]) -> Finished {
-        finish(forebay(&[]).args(command).arg(self.path(file)), END_WITHIN)
+        finish(forebay(&[]).args(command).arg(self.path(file)), ANSWER_WITHIN)
     }
 
     /// The counters of the worker of `forebay up`, at `pointer`.
@@ -197,7 +199,11 @@ impl Mount {
     #[must_use]
     #[track_caller]
     pub fn counter(&self, pointer: &str) -> u64 {
-        let answer = self.ask(&["stats", "--all", "--json"]).succeeded();
+        // One that has no processor for a moment may not answer as fast as a command expects it.
+        let answer = once("it tells its worker's counters", END_WITHIN, || {
+            let answer = self.ask(&["stats", "--all", "--json"]);
+            (answer.code == Some(0)).then_some(answer)
+        });
         let worker = answer.stdout.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let stats: Value = serde_json::from_slice(worker).expect("the counters as JSON");
         stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
@@ -210,10 +216,11 @@ impl Mount {
     #[must_use]
     #[track_caller]
     pub fn own_stats(&self) -> Value {
-        let answer = self.ask(&["stats", "--all", "--json"]);
-        let last: Option<Value> = answer.text().lines().last().and_then(|line| serde_json::from_str(line).ok());
-        let own = last.filter(|counters| counters["fuse"].is_object());
-        own.unwrap_or_else(|| panic!("no counters of the mount: {answer:?}"))
+        once("it tells its counters", END_WITHIN, || {
+            let answer = self.ask(&["stats", "--all", "--json"]);
+            let last: Option<Value> = answer.text().lines().last().and_then(|line| serde_json::from_str(line).ok());
+            last.filter(|counters| counters["fuse"].is_object())
+        })
     }
 
     /// The sockets of a `forebay up`: for what is asked of the process, of its worker and of its coordinator.

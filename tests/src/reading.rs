@@ -18,8 +18,8 @@ use crate::{TreeFile, eventually};
 const ALIGNMENT: usize = 4096;
 /// What `cp` and `cat` read at a time.
 const CHUNK: usize = 1 << 20;
-/// How long readers may take for what they are waited for.
-const GO_ON_WITHIN: Duration = Duration::from_secs(30);
+/// How long readers may take for what they are waited for: some thousand reads with a fifth of a processor, at most.
+const GO_ON_WITHIN: Duration = Duration::from_secs(120);
 
 /// Reads a file from its start to its end, as `cat` does, and compares every byte.
 ///

@@ -357,7 +357,8 @@ fn in_a_cluster_data_has_a_card_of_its_own_and_the_coordinator_needs_only_the_ot
     let own = scene.network.own();
     let relay = Relay::start(own, member).expect("a relay");
     let etcd_url = format!("http://{}", relay.address());
-    let cluster = ["--etcd", &etcd_url, "-o", "cluster.lease_ttl=3s", "-o", "block.size=1MiB"];
+    // No worker leaves this ring because it had no processor for a moment.
+    let cluster = ["--etcd", &etcd_url, "-o", "cluster.lease_ttl=60s", "-o", "block.size=1MiB"];
     let cards = ["-o", "worker.rpc.bind.device=eth0", "-o", "worker.data.bind.device=ib0"];
     for (at, name) in ["worker.name=w0", "worker.name=w1"].into_iter().enumerate() {
         let listening = scene.worker(at, &[&cluster[..], &cards, &["-o", name]].concat());

@@ -169,7 +169,9 @@ fn mounts_with_a_fixed_list_share_what_they_read_without_an_etcd() {
         let listens = [&format!("worker.rpc.bind.host={host}"), &format!("mounts=/={}", bucket.url())];
         // The first finds no peer when it asks the second, which it is to ask again as soon as that is there.
         let at_once = ["client.retry.initial_backoff=1ms", "client.retry.max_backoff=1ms"];
-        let setup = setup.options(&listens.map(String::as_str)).options(&at_once);
+        // And one that has no processor for a moment is waited for.
+        let patient = ["worker.peer_timeout=20s", "network.tcp.dead_after=1m"];
+        let setup = setup.options(&listens.map(String::as_str)).options(&at_once).options(&patient);
         // A hedge would have the other member fetch as well.
         let setup = setup.options(&["block.size=256KiB", "client.memory.size=8MiB", "client.hedge.enabled=false"]);
         let mut mount = setup.prepare_mount(&group.join(","));

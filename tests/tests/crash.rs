@@ -214,7 +214,7 @@ fn without_a_keeper_that_lives_a_killed_mount_is_dead_and_mounted_again_as_ever(
     let mut served = mount_of_worker();
     let keeper = keeper(&served.mount);
     // It would have another keeper in a second.
-    signal(served.mount.pid(), Signal::STOP);
+    forebay_testkit::stop_process(served.mount.pid()).expect("the mount's process stops");
     signal(keeper, Signal::KILL);
     eventually("the keeper is dead", SOON, || ended(keeper));
     served.mount.kill();

@@ -10,7 +10,9 @@ const MIB: u64 = 1 << 20;
 /// More than a worker's memory holds.
 const SIZE: u64 = 48 * MIB;
 const READERS: u64 = 4;
-const TIMEOUT: &str = "worker.disk.read_timeout=500ms";
+/// Longer than the thread that serves the disk is without a processor. A disk that hangs again soon has to answer twice as
+/// often before it is back.
+const TIMEOUT: &str = "worker.disk.read_timeout=2s";
 
 /// A file system that hangs on command, if this machine lets us mount one; says so if not.
 fn hanging_disk() -> Option<HangingDisk> {

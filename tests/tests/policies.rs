@@ -148,7 +148,9 @@ fn a_file_that_is_read_much_gets_a_further_replica_by_itself() {
     let hot = |setup: Setup| setup.options(&["coordinator.hot.replicas=1", "coordinator.hot.threshold=32MiB"]);
     tree.put_into(&cluster.bucket, "");
     let coordinator = hot(cluster.setup()).coordinator();
-    let workers = ["w1", "w2"].map(|name| hot(cluster.setup()).memory("64MiB").member(name));
+    // What a worker has is looked for there as long as it is known: its lease does not lapse on a busy machine.
+    let worker = |name: &str| hot(cluster.setup()).option("cluster.lease_ttl=60s").memory("64MiB").member(name);
+    let workers = ["w1", "w2"].map(worker);
     coordinator.wait_for_active(&["w1", "w2"]);
     coordinator.add_mount(&cluster, "/s3");
     workers.iter().for_each(|worker| worker.wait_for("/s3"));

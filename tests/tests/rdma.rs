@@ -42,7 +42,7 @@ fn every_byte_of_a_tree_is_read_over_ucx() {
     assert!(worker.log_text().contains("RDMA server listening"), "{}", worker.log_text());
     assert!(mount.log_text().contains("RDMA client connected"), "{}", mount.log_text());
     let traced = || [worker.log_text(), mount.log_text()].iter().all(|log| log.contains("RDMA trace"));
-    forebay_e2e::eventually("statistics are logged", Duration::from_secs(10), traced);
+    forebay_e2e::eventually("statistics are logged", Duration::from_secs(60), traced);
     let (own, of_worker) = (mount.own_stats(), worker.stats());
     assert!(count(&own, "/rdma/paths/rdma/bytes_received") >= large.size, "{own}");
     assert_eq!(count(&own, "/rdma/paths/tcp/calls"), 0, "{own}");
@@ -257,7 +257,7 @@ fn traces_in_json_have_a_field_for_each_number_and_name_card_and_peer() {
         parsed.into_iter().filter(|line| line["message"] == message).collect::<Vec<_>>()
     };
     let sum = |lines: &[Value], field: &str| lines.iter().filter_map(|line| line[field].as_u64()).sum::<u64>();
-    forebay_e2e::eventually("all bytes are in the traces", Duration::from_secs(20), || {
+    forebay_e2e::eventually("all bytes are in the traces", Duration::from_secs(60), || {
         sum(&lines("RDMA trace"), "bytes") >= 2 * (9 << 20)
     });
     let (operations, peers) = (lines("RDMA trace"), lines("RDMA trace: peer"));

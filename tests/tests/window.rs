@@ -15,9 +15,10 @@ const BLOCK: u64 = 4 * MIB;
 /// Also where there are no huge pages to share.
 const ON: &str = "network.shared_memory=on";
 const OFF: &str = "network.shared_memory=off";
-/// A worker that has failed is asked again soon.
+/// A worker that has failed is asked again soon. The time of a read runs while its mount is stopped, which is for as
+/// long as another mount takes to read a file.
 const IMPATIENT: [&str; 3] =
-    ["client.retry.initial_backoff=200ms", "client.retry.max_backoff=1s", "client.request_timeout=20s"];
+    ["client.retry.initial_backoff=200ms", "client.retry.max_backoff=1s", "client.request_timeout=10m"];
 
 /// What a mount reports of windows.
 fn seen(mount: &Mount) -> Value {
@@ -143,7 +144,6 @@ impl Drop for Stopped<'_> {
 
 #[test]
 fn a_mount_that_is_stopped_in_the_middle_of_reads_costs_another_no_error_and_no_wrong_byte() {
-    const MAX: Duration = Duration::from_secs(60);
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 64 * MIB));
     tree.put_into(&bucket, "");
     // Half as much as the file.
@@ -188,7 +188,8 @@ fn a_mount_that_is_stopped_in_the_middle_of_reads_costs_another_no_error_and_no_
             })
             .collect();
         readers.into_iter().for_each(|reader| reader.join().unwrap());
-        assert!(began.elapsed() < MAX, "{:?} for {} bytes", began.elapsed(), file.size);
+        let max = bound(Duration::from_secs(60), Duration::from_secs(300));
+        assert!(began.elapsed() < max, "{:?} for {} bytes", began.elapsed(), file.size);
         assert!(pinned() > 0, "what a stopped mount looks at is kept");
         drop(guard);
         reader.join().unwrap();

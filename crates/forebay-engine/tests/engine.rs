@@ -66,7 +66,8 @@ impl Bench {
     /// A file of `size` bytes behind a cache of `memory`; `permits` fetches may go through at once.
     async fn new(size: u64, memory: ByteSize, permits: usize) -> Self {
         let pool = Pool::new(PoolOptions::fixed(memory)).unwrap();
-        let store = Store::open(StoreOptions::in_memory(pool)).await.unwrap();
+        let store = StoreOptions { alloc_deadline: Duration::from_secs(60), ..StoreOptions::in_memory(pool) };
+        let store = Store::open(store).await.unwrap();
         let source = Arc::new(Source {
             gate: Semaphore::new(permits),
             failures: Mutex::default(),
@@ -328,8 +329,8 @@ async fn holes_of_many_sizes_are_filled_and_read_in_memory_that_holds_two_of_the
             }
             assert_eq!(bench.read(0, 0, 4 << 20).await.unwrap(), bench.expected(0, 0, 4 << 20));
         };
-        // Below the 5 s after which a request for memory gives up.
-        tokio::time::timeout(Duration::from_secs(4), whole).await.expect("the fetches wait for one another");
+        // Below the 20 s after which a fetch gives up, and the minute after which a request for memory does.
+        tokio::time::timeout(Duration::from_secs(18), whole).await.expect("the fetches wait for one another");
     }
 }
 

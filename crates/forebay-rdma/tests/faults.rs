@@ -102,8 +102,10 @@ async fn a_server_killed_mid_transfer_fails_its_calls_at_once_and_nothing_else()
     let bystander = serve(library, 0, Scripted::new()).await;
     let buffers = pool(64);
     let io_thread = io_thread_of(library, "client", buffers.clone());
+    // Silence is not what tells them.
+    let patient = ClientOptions { dead_after: LONG, ..client_options() };
     let link = |address: SocketAddr| {
-        Arc::new(RdmaTransport::new(address.to_string(), Arc::clone(&io_thread), client_options()))
+        Arc::new(RdmaTransport::new(address.to_string(), Arc::clone(&io_thread), patient.clone()))
     };
     let (to_doomed, to_bystander) = (link(doomed.address), link(bystander.local_addr()));
     assert_serves(&to_bystander).await;
@@ -116,7 +118,7 @@ async fn a_server_killed_mid_transfer_fails_its_calls_at_once_and_nothing_else()
         assert!(matches!(error, CallError::Link(LinkError::Lost { .. } | LinkError::Connect { .. })), "{error}");
     }
     println!("the readers knew after {:?}", killed.elapsed());
-    assert!(killed.elapsed() < client_options().dead_after, "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < patient.dead_after / 2, "{:?}", killed.elapsed());
     until("all memory is back", || buffers.used() == 0).await;
     assert_serves(&to_bystander).await;
     until("the I/O thread has nothing left to do", || io_thread.stats().operations_in_flight == 0).await;
@@ -170,9 +172,7 @@ async fn a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_bac
     let hung = Server::start("a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_back");
     let buffers = pool(64);
     let io_thread = io_thread_of(library, "client", buffers.clone());
-    let second = Duration::from_secs(1);
-    let options = ClientOptions { dead_after: second, connect_timeout: 2 * second, ..client_options() };
-    let link = Arc::new(RdmaTransport::new(hung.address.to_string(), io_thread, options));
+    let link = Arc::new(RdmaTransport::new(hung.address.to_string(), io_thread, client_options()));
     let (done, readers) = readers(&link, &buffers, 6, LONG);
     until("transfers are under way", || done.load(Ordering::Relaxed) > 10).await;
     forebay_testkit::stop_process(hung.process.id()).unwrap();
@@ -187,7 +187,8 @@ async fn a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_bac
         }
     }
     assert!(lost > 0, "nobody was told that it was given up");
-    assert!(stopped.elapsed() < Duration::from_secs(30), "{:?}", stopped.elapsed());
+    // Silence of five seconds, and an attempt to connect.
+    assert!(stopped.elapsed() < LONG, "{:?}", stopped.elapsed());
     until("all memory is back", || buffers.used() == 0).await;
 }
 
@@ -232,7 +233,7 @@ async fn a_caller_may_leave_at_any_time() {
     let buffers = pool(64);
     let io_thread = io_thread_of(library, "client", buffers.clone());
     let options = ClientOptions { max_outstanding: 2, ..client_options() };
-    let quick = ClientOptions { connect_timeout: Duration::from_secs(1), ..options.clone() };
+    let quick = ClientOptions { connect_timeout: Duration::from_secs(5), ..options.clone() };
     // While connecting, to a peer that does not speak.
     let silent = std::net::TcpListener::bind(address(0)).unwrap();
     let nowhere = RdmaTransport::new(silent.local_addr().unwrap().to_string(), Arc::clone(&io_thread), quick);
@@ -269,13 +270,16 @@ async fn a_caller_may_leave_at_any_time() {
 async fn a_connection_that_is_always_full_outlives_the_stall_timeout() {
     let Some(library) = library() else { return };
     let io_thread = io_thread_of(library, "server", pool(64));
+    // Whether replies are taken is looked at from the time for a hello on.
+    let timeout = Duration::from_secs(2);
     let options = ServerOptions {
-        stall_timeout: Duration::from_millis(400),
+        hello_timeout: timeout,
+        stall_timeout: timeout,
         ..ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE)
     };
     let server = RdmaServer::bind(io_thread, options, Scripted::new()).await.unwrap();
     let (client, transport) = link(library, server.local_addr());
-    let end = Instant::now() + Duration::from_secs(2);
+    let end = Instant::now() + 3 * timeout;
     let readers = (0..8).map(|reader| {
         let transport = Arc::clone(&transport);
         tokio::spawn(async move {

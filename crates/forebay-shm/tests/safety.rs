@@ -198,22 +198,18 @@ async fn what_is_looked_at_is_bounded_and_what_does_not_fit_waits_in_order() {
     // Again what is shown already costs nothing more.
     drop(view(&near, 2, 100, 100).await);
     assert_eq!(worker.window.pinned(), 2 * FRAME as u64);
-    let ask = |index| {
-        let near = Arc::clone(&near);
-        tokio::spawn(async move { view(&near, index, 0, 100).await })
-    };
-    let third = ask(3);
-    tokio::time::sleep(BRIEF).await;
+    let ask = |index| Box::pin(view(&near, index, 0, 100));
+    let (mut third, mut fourth) = (ask(3), ask(2));
+    // Each is sent when it is first polled, and not by a task that may be late.
+    assert!(tokio::time::timeout(BRIEF, &mut third).await.is_err());
     // Behind the third, though it would fit.
-    let fourth = ask(2);
-    tokio::time::sleep(BRIEF).await;
-    assert!(!third.is_finished() && !fourth.is_finished());
+    assert!(tokio::time::timeout(BRIEF, &mut fourth).await.is_err());
     // Another client has its one.
     let other = open(worker.tcp.local_addr()).await;
     let elsewhere = within("another client's", view(&other, 3, 0, 100)).await;
     drop((first, elsewhere));
-    assert!(is_right(&within("the third", third).await.unwrap(), 3, 0));
-    assert!(is_right(&within("the fourth", fourth).await.unwrap(), 2, 0));
+    assert!(is_right(&within("the third", third).await, 3, 0));
+    assert!(is_right(&within("the fourth", fourth).await, 2, 0));
     drop(second);
     until("nothing is looked at", || worker.window.pinned() == 0).await;
     assert_eq!(near.report().state, "open");

@@ -94,6 +94,12 @@ pub fn patience() -> Duration {
     Duration::from_secs(30) * slowness.unwrap_or(1)
 }
 
+/// The ttl of a lease that a case relies on. Not the shortest: on a busy machine a holder may not run for a second, and
+/// loses its lease by right; nor is its end waited for any longer than this.
+fn lasting_ttl(fixture: &dyn Fixture) -> Duration {
+    8 * fixture.shortest_ttl()
+}
+
 /// Commits what must not conflict.
 ///
 /// # Panics

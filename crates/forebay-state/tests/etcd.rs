@@ -58,11 +58,12 @@ async fn etcd_keeps_the_contract() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_etcd_that_is_killed_and_comes_back_loses_nobodys_watch_and_a_long_lease() {
     let Some(mut etcd) = start(&EtcdSetup::default()) else { return };
-    let store = Arc::new(store(EtcdOptions { deadline: Duration::from_secs(1), ..options(&etcd) }));
-    let election = Election::new(Arc::clone(&store) as Arc<dyn StateStore>, "leader", Duration::from_secs(1));
+    // Long enough for a busy machine to answer and to renew in; no longer, as the loss of each is waited for.
+    let brief = Duration::from_secs(4);
+    let store = Arc::new(store(EtcdOptions { deadline: brief, ..options(&etcd) }));
+    let election = Election::new(Arc::clone(&store) as Arc<dyn StateStore>, "leader", brief);
     let deposed = election.campaign("first term").await.unwrap();
-    let (long, short) =
-        (store.lease(Duration::from_secs(30)).await.unwrap(), store.lease(Duration::from_secs(1)).await.unwrap());
+    let (long, short) = (store.lease(Duration::from_secs(90)).await.unwrap(), store.lease(brief).await.unwrap());
     let put = Transaction::new().put_leased("long", "x", long.id()).put_leased("short", "x", short.id());
     commit(&*store, put.put("a", "1")).await;
     let mut watch = store.watch("");
@@ -99,7 +100,7 @@ async fn an_etcd_that_is_killed_and_comes_back_loses_nobodys_watch_and_a_long_le
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_compacted_while_away_comes_as_a_snapshot() {
     let Some(mut etcd) = start(&EtcdSetup::default()) else { return };
-    let away = store(EtcdOptions { deadline: Duration::from_millis(500), ..options(&etcd) });
+    let away = store(EtcdOptions { deadline: Duration::from_secs(3), ..options(&etcd) });
     commit(&away, Transaction::new().put("a", "1").put("b", "1")).await;
     let mut watch = away.watch("");
     let mut known = Known::default();
@@ -130,7 +131,8 @@ async fn what_was_compacted_while_away_comes_as_a_snapshot() {
 async fn any_one_of_three_members_may_die_or_hang() {
     let Some(mut etcd) = start(&EtcdSetup { members: 3, ..EtcdSetup::default() }) else { return };
     let store = Arc::new(store(options(&etcd)));
-    let lease = store.lease(Duration::from_secs(8)).await.unwrap();
+    // So long that it outlives elections on a busy machine.
+    let lease = store.lease(Duration::from_secs(20)).await.unwrap();
     commit(&*store, Transaction::new().put_leased("leased", "x", lease.id())).await;
     let mut watch = store.watch("");
     let mut known = Known::default();
@@ -176,7 +178,7 @@ async fn tls_with_certificates_on_both_sides() {
     let store = store(with_tls.clone());
     let mut watch = store.watch("");
     next(&mut watch).await;
-    let lease = store.lease(Duration::from_secs(1)).await.unwrap();
+    let lease = store.lease(Duration::from_secs(20)).await.unwrap();
     commit(&store, Transaction::new().put_leased("a", "1", lease.id())).await;
     assert!(matches!(next(&mut watch).await, Update::Changed { puts, .. } if puts.len() == 1));
     store.close().await;
@@ -189,7 +191,8 @@ async fn tls_with_certificates_on_both_sides() {
         (EtcdOptions { ca_file: None, identity: None, ..with_tls.clone() }, "check the certificate"),
     ];
     for (stranger, expected) in strangers {
-        let deadline = Duration::from_millis(500);
+        // A connection has half of it: none is to be too late to be refused.
+        let deadline = Duration::from_secs(4);
         let store = EtcdStore::new(EtcdOptions { deadline, ..stranger }).unwrap();
         let failure = store.get("a").await.unwrap_err();
         assert!(failure.to_string().contains(expected), "{failure}");

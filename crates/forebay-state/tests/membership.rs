@@ -9,8 +9,8 @@ use forebay_cluster::{Membership as _, Reach, Topology};
 use forebay_state::membership::{Members, MembersOptions, Registered, RegisteredOptions, Table};
 use forebay_state::{FileOptions, FileStore, StateStore, Transaction, encode_segment};
 
-const OPTIONS: RegisteredOptions =
-    RegisteredOptions { ttl: Duration::from_secs(5), warmup: Duration::from_millis(300) };
+/// A worker is new from its start on: its name, that it joined and its record must be on the disk before that is over.
+const OPTIONS: RegisteredOptions = RegisteredOptions { ttl: Duration::from_secs(5), warmup: Duration::from_secs(10) };
 const WITHIN: Duration = Duration::from_secs(60);
 
 struct Scene {

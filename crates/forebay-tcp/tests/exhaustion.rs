@@ -200,7 +200,8 @@ async fn an_upload_that_stalls_gives_its_memory_back_and_loses_its_connection() 
 async fn an_upload_that_gets_on_too_slowly_as_a_whole_is_closed() {
     let options = ServerOptions {
         hello_timeout: LONG,
-        body_grace: Duration::from_millis(500),
+        // One who gets on has to be in time, too, and on a busy machine.
+        body_grace: Duration::from_secs(3),
         body_rate: ByteSize::gib(1),
         ..small_server()
     };
@@ -252,13 +253,14 @@ async fn assert_reads(reader: &TcpTransport, length: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_who_never_take_their_answers_are_closed_and_others_go_on() {
-    const CLIENTS: usize = 512;
+    const CLIENTS: usize = 256;
     const LENGTH: u32 = 4 << 20;
     raise_open_files();
     let memory = pool(2);
     let payload = Spans::from_iter([memory.try_alloc(LENGTH as usize).unwrap().freeze()]);
-    // While those who take nothing have all places, they are closed after a third of this.
-    let options = ServerOptions { max_requests: 128, stall_timeout: Duration::from_millis(900), ..server_options() };
+    // While those who take nothing have all places, they are closed after a third of this. The reader has to be in time,
+    // too, and on a busy machine.
+    let options = ServerOptions { max_requests: 128, stall_timeout: Duration::from_secs(3), ..server_options() };
     let server = serve(options, Arc::new(Same(payload)));
     let reader = link(server.local_addr(), one_connection());
     assert_reads(&reader, LENGTH).await;
@@ -269,7 +271,7 @@ async fn hundreds_who_never_take_their_answers_are_closed_and_others_go_on() {
     let start = Instant::now();
     while server.connections() > 1 {
         assert_reads(&reader, LENGTH).await;
-        assert!(start.elapsed() < Duration::from_secs(30), "some are not closed");
+        assert!(start.elapsed() < 2 * LONG, "some are not closed");
     }
     // The kernel may have given some of them up before the server did.
     assert!(closed(&server, CloseReason::RepliesNotTaken) > 0);

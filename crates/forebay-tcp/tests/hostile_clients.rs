@@ -86,7 +86,8 @@ async fn a_wrong_hello_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_stops_in_a_hello_or_in_a_message_is_not_waited_for() {
-    let hello_timeout = Duration::from_millis(200);
+    // Those who do say hello have to be in time, too, and on a busy machine.
+    let hello_timeout = Duration::from_secs(2);
     let server = serve(ServerOptions { hello_timeout, ..server_options() }, Scripted::new());
     let address = server.local_addr();
     let silent = TcpStream::connect(address).await.unwrap();

@@ -12,9 +12,10 @@ use forebay_transport::{CallError, LinkError, Provenance, Transport};
 use forebay_types::FailureKind;
 use tokio::io::AsyncWriteExt;
 
+/// The test may take its time to say hello.
 fn quick() -> ClientOptions {
     ClientOptions {
-        connect_timeout: Duration::from_millis(300),
+        connect_timeout: LONG,
         keepalive: Duration::from_millis(200),
         dead_after: Duration::from_millis(600),
         ..client_options()
@@ -29,7 +30,7 @@ fn reply(id: u64) -> ReplyHeader {
 async fn a_port_that_accepts_and_never_answers_costs_the_connect_timeout() {
     // The kernel accepts for a process that is stopped.
     let (_listener, address) = listener().await;
-    let link = link(address, quick());
+    let link = link(address, ClientOptions { connect_timeout: Duration::from_millis(300), ..quick() });
     let start = Instant::now();
     let result = call(&link, read(Behaviour::AtOnce, 0, 0, 10, LONG)).await;
     assert!(matches!(result, Err(CallError::Link(LinkError::Connect { .. }))), "{result:?}");
@@ -61,12 +62,14 @@ async fn a_peer_that_falls_silent_costs_its_calls_dead_after_and_not_their_deadl
 async fn a_slow_service_is_not_taken_for_a_dead_peer() {
     let service = Scripted::new();
     let server = serve(server_options(), service.clone());
-    let link = link(server.local_addr(), quick());
+    // The server's threads may be without a processor for a while.
+    let dead_after = Duration::from_secs(5);
+    let link = link(server.local_addr(), ClientOptions { dead_after, ..quick() });
     let waiting = tokio::spawn({
         let link = link.clone();
         async move { call(&link, read(Behaviour::Gated, 0, 0, 10, LONG)).await }
     });
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    tokio::time::sleep(dead_after * 3 / 2).await;
     service.open(1);
     assert!(within("the call", waiting).await.unwrap().is_ok());
 }
@@ -81,7 +84,7 @@ async fn a_server_that_is_not_one_of_ours_is_refused_by_name() {
         ([b'H'; 128], "does not speak Forebay"),
     ] {
         let (listener, address) = listener().await;
-        let link = link(address, ClientOptions { connect_timeout: LONG, ..quick() });
+        let link = link(address, quick());
         let (result, _stream) = tokio::join!(call(&link, read(Behaviour::AtOnce, 0, 0, 10, LONG)), async {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&hello).await.unwrap();
@@ -107,7 +110,7 @@ async fn replies_that_the_protocol_does_not_allow_end_the_connection() {
     ];
     for header in wrong {
         let (listener, address) = listener().await;
-        let link = link(address, quick());
+        let link = link(address, ClientOptions { dead_after: LONG, ..quick() });
         let memory = pool(1);
         let (result, _stream) =
             tokio::join!(link.call(read(Behaviour::AtOnce, 0, 0, 10, LONG), memory.try_alloc(10)), async {
@@ -125,7 +128,7 @@ async fn replies_that_the_protocol_does_not_allow_end_the_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_breaks_within_a_payload_is_lost_and_the_next_call_makes_another() {
     let (listener, address) = listener().await;
-    let link = link(address, quick());
+    let link = link(address, ClientOptions { dead_after: LONG, ..quick() });
     let memory = pool(1);
     for _ in 0..2 {
         let (result, ()) =

@@ -103,6 +103,7 @@ async fn requests_over_a_connections_limit_wait_and_their_client_knows_that_the_
     for _ in 0..3 {
         assert_eq!(receive(&mut stream).await.unwrap().0.id, CONNECTION_ID);
     }
+    until("as many as may have begun", || service.started() >= 4).await;
     assert_eq!(service.started(), 4);
     service.open(10);
     let mut answered = 0;
@@ -114,7 +115,9 @@ async fn requests_over_a_connections_limit_wait_and_their_client_knows_that_the_
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_arrived_together_are_answered_one_after_the_other_where_only_one_is_allowed() {
     let service = Scripted::new();
-    let server = serve(ServerOptions { max_requests_per_connection: 1, ..server_options() }, service.clone());
+    let hello_timeout = LONG;
+    let options = ServerOptions { max_requests_per_connection: 1, hello_timeout, ..server_options() };
+    let server = serve(options, service.clone());
     let mut stream = raw(server.local_addr()).await;
     for id in 1..=10 {
         send(&mut stream, id, &read(Behaviour::Gated, id, 0, 10, LONG)).await;
@@ -127,7 +130,7 @@ async fn requests_that_arrived_together_are_answered_one_after_the_other_where_o
         }
     };
     // Less than the time after which a connection that does not get on is closed.
-    tokio::time::timeout(server_options().hello_timeout / 2, answers).await.expect("all are answered");
+    tokio::time::timeout(hello_timeout / 2, answers).await.expect("all are answered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,7 +138,9 @@ async fn requests_over_the_limit_of_all_connections_wait_and_no_connection_is_ta
     let service = Scripted::new();
     let keepalive = Duration::from_millis(100);
     let server = serve(ServerOptions { max_requests: 5, keepalive, ..server_options() }, service.clone());
-    let options = ClientOptions { keepalive, dead_after: Duration::from_millis(500), ..client_options() };
+    // The server's threads may be without a processor for a while.
+    let dead_after = Duration::from_secs(5);
+    let options = ClientOptions { keepalive, dead_after, ..client_options() };
     let links: Vec<_> = (0..3).map(|_| link(server.local_addr(), options.clone())).collect();
     let waiting: Vec<_> = (0..60)
         .map(|index| {
@@ -144,7 +149,7 @@ async fn requests_over_the_limit_of_all_connections_wait_and_no_connection_is_ta
         })
         .collect();
     until("the limit is reached", || service.started() == 5).await;
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    tokio::time::sleep(dead_after * 3 / 2).await;
     assert_eq!(service.started(), 5);
     service.open(60);
     for call in waiting {

@@ -18,7 +18,7 @@ pub use s3::S3Process;
 pub use worker::WorkerProcess;
 
 /// How long a process may take to end, or to say that it is there.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The directory that cargo puts this workspace's programs into.
 #[derive(Clone, Debug)]

@@ -3,14 +3,15 @@
 //! A look at the mappings of a process waits for the lock of its address space, which the kernel may hold while a page of a file
 //! comes: of a file system that does not answer, for ever. So mappings come last, and how long they are looked at is bounded.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long the mappings of one process are looked at, which takes microseconds.
-const ONE_WITHIN: Duration = Duration::from_millis(500);
+/// How long the mappings of one process are looked at, which takes microseconds of a processor.
+const ONE_WITHIN: Duration = Duration::from_secs(2);
 /// How long those of all are.
-const ALL_WITHIN: Duration = Duration::from_secs(3);
+const ALL_WITHIN: Duration = Duration::from_secs(10);
 /// How many processes are named.
 const NAMED: usize = 5;
 
@@ -35,15 +36,17 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// The processes that have something below `mountpoint` open. Takes some seconds at most.
+    /// The processes that have something below `mountpoint` open. Takes some ten seconds at most.
     pub(crate) fn of(mountpoint: &Path) -> Self {
-        let until = Instant::now() + ALL_WITHIN;
+        // From the first of them on.
+        let until = OnceCell::new();
         let below = mountpoint.to_owned();
         Self::among(
             processes(),
             |pid| opened(pid, mountpoint),
             move |pid| {
                 let below = below.clone();
+                let until: &Instant = until.get_or_init(|| Instant::now() + ALL_WITHIN);
                 within(ONE_WITHIN.min(until.saturating_duration_since(Instant::now())), move || mapped(pid, &below))
             },
         )

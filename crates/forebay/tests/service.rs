@@ -4,13 +4,14 @@ mod support;
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::sync::mpsc;
 
 use rustix::process::Signal;
 use support::{Fixture, PATIENCE, eventually, forebay, is_mounted, signal};
 
 /// Where a process says how it stands.
 struct Listener {
-    socket: UnixDatagram,
+    lines: mpsc::Receiver<String>,
     heard: Vec<String>,
 }
 
@@ -21,15 +22,24 @@ impl Listener {
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         command.env("NOTIFY_SOCKET", path).env("WATCHDOG_USEC", "200000");
-        Self { socket, heard: Vec::new() }
+        let (send, lines) = mpsc::channel();
+        // All the time, as a manager does: the socket holds few messages, and what finds no room is not said again.
+        // It ends when nothing is said any more.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            while let Ok(length) = socket.recv(&mut bytes) {
+                let said = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                said.lines().for_each(|line| drop(send.send(line.to_owned())));
+            }
+        });
+        Self { lines, heard: Vec::new() }
     }
 
     /// Waits for this line.
     fn hears(&mut self, line: &str) {
-        let mut bytes = [0; 1024];
         while !self.heard.iter().any(|heard| heard == line) {
-            let length = self.socket.recv(&mut bytes).unwrap_or_else(|error| panic!("no {line}: {error}: {self:?}"));
-            self.heard.extend(String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned));
+            let next = self.lines.recv_timeout(PATIENCE);
+            self.heard.push(next.unwrap_or_else(|error| panic!("no {line}: {error}: {self:?}")));
         }
     }
 

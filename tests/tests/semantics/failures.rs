@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::{One, SOON, bytes, close, errno};
 
-/// A mount that gives up soon.
+/// A mount that gives an origin up soon that refuses, and not one that is slow.
 fn impatient() -> One {
-    One::with(|setup| setup.options(&["write.timeout=2s", "origin.retry.deadline=1s", "client.request_timeout=3s"]))
+    One::with(|setup| setup.option("origin.retry.max_attempts=2"))
 }
 
 /// What `forebay fs staged ls` says.
@@ -122,9 +122,9 @@ fn abandoned_uploads_are_aborted() {
 #[test]
 fn a_full_staging_directory() {
     let one = One::with(|setup| {
-        let setup = setup.options(&["write.staging_size=128MiB", "write.timeout=3s"]);
-        // A part that goes up later may take its time.
-        setup.options(&["origin.retry.deadline=1s", "client.request_timeout=60s"])
+        let setup = setup.option("write.staging_size=128MiB");
+        // So long a writer waits for room, and so long a part that goes up later may take.
+        setup.options(&["write.timeout=15s", "origin.retry.deadline=10s", "client.request_timeout=60s"])
     });
     let file = File::create(one.path("f")).unwrap();
     one.bucket.proxy().stop();

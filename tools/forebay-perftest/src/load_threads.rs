@@ -346,8 +346,10 @@ impl Job {
         let depth = free.len();
         let mut number = u64::from(self.number) * APART;
         let moved = &run.moved[self.number as usize].0;
+        // Each job begins once, also one that had no processor until the test was over: nothing moved would be no rate.
+        let mut has_begun = false;
         loop {
-            if !run.end.load(Ordering::Relaxed) {
+            if !std::mem::replace(&mut has_begun, true) || !run.end.load(Ordering::Relaxed) {
                 for buffer in free.drain(..) {
                     self.link.start(self.operation(number), buffer)?;
                     number += 1;

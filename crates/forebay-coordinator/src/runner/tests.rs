@@ -250,7 +250,8 @@ async fn a_job_for_a_path_is_not_started_twice() {
 #[tokio::test]
 async fn a_stopped_job_stays_stopped_when_another_leads() {
     let cluster = Cluster::new().await;
-    cluster.cache.slow_down(Duration::from_millis(50));
+    // The first job is under way while the state store writes four times, and its disk may be busy.
+    cluster.cache.slow_down(Duration::from_secs(10));
     let runner = cluster.elect("one", |options| options.running = 1).await;
     let (first, _) = runner.submit(load()).await.unwrap();
     let (waits, _) = runner.submit(JobSpec::Free(FreeSpec::new(FsPath::root()))).await.unwrap();
@@ -399,7 +400,8 @@ async fn a_job_that_the_store_refuses_is_forgotten() {
 #[tokio::test]
 async fn a_stop_that_nobody_waits_for_is_written_down_before_the_end() {
     let cluster = Cluster::new().await;
-    cluster.cache.slow_down(Duration::from_millis(20));
+    // The first job is under way until the end, however long the state store's disk takes.
+    cluster.cache.slow_down(Duration::from_secs(10));
     let quiet = |options: &mut RunnerOptions| {
         (options.running, options.limits.checkpoint) = (1, Duration::from_secs(3600));
     };

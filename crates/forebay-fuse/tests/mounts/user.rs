@@ -45,6 +45,9 @@ fn place() -> Result<Place, &'static str> {
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
         let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
         rustix::mount::mount_change("/", private).unwrap();
+        // Copies of the mounts of other tests would keep them from ending. There may be none.
+        let types = "fuse.forebay,fuse.forebay-test";
+        let _ = Command::new("umount").args(["--all", "--lazy", "--types", types]).output();
         let open = device.path().join("fuse");
         rustix::fs::mknodat(CWD, &open, FileType::CharacterDevice, Mode::empty(), machines.rdev()).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();

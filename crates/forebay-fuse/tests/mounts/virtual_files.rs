@@ -123,10 +123,10 @@ fn the_access_log_tells_each_request_with_who_made_it_and_not_itself() {
     file.read_exact_at(&mut [0; 4096], 8192).unwrap();
     assert!(fs::metadata(mounted.path("no\nne")).is_err());
     let who = format!("[uid:{},gid:{},pid:", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    log.has(&[&who, "lookup (1,file): OK <0."]);
-    log.has(&[&who, &format!("] open ({ino}): OK <0.")]);
-    log.has(&[&who, &format!("] read ({ino},4096,8192): OK <0.")]);
-    log.has(&[&who, "] lookup (1,no\\nne): ENOENT <0."]);
+    log.has(&[&who, "lookup (1,file): OK <"]);
+    log.has(&[&who, &format!("] open ({ino}): OK <")]);
+    log.has(&[&who, &format!("] read ({ino},4096,8192): OK <")]);
+    log.has(&[&who, "] lookup (1,no\\nne): ENOENT <"]);
     drop(file);
     log.has(&[&format!("] release ({ino}): OK")]);
     if is_root() {
@@ -166,7 +166,7 @@ fn only_the_owner_and_root_read_the_access_log_and_everybody_the_counters() {
     let mounted = mounted();
     let as_nobody = |name: &str| {
         let mut cat = Command::new("timeout");
-        cat.args(["5", "cat"]).arg(mounted.path(name)).uid(NOBODY).gid(NOBODY).current_dir("/");
+        cat.args(["60", "cat"]).arg(mounted.path(name)).uid(NOBODY).gid(NOBODY).current_dir("/");
         cat.output().unwrap()
     };
     assert!(as_nobody(".stats").status.success());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::time::timeout;
 
-use super::{Fixture, Users, commit, patience};
+use super::{Fixture, Users, commit, lasting_ttl, patience};
 use crate::{Committed, Election, LeaderUpdate, LeaderWatch, StateStore, Transaction};
 
 pub(super) async fn one_leads_at_a_time_and_each_in_the_end(users: Users, fixture: &dyn Fixture) {
@@ -15,7 +15,7 @@ pub(super) async fn one_leads_at_a_time_and_each_in_the_end(users: Users, fixtur
     let candidates: Vec<_> = (0..CANDIDATES)
         .map(|number| {
             let store = Arc::clone(if number % 2 == 0 { &users.one } else { &users.two });
-            let (leading, ttl) = (Arc::clone(&leading), fixture.shortest_ttl());
+            let (leading, ttl) = (Arc::clone(&leading), lasting_ttl(fixture));
             tokio::spawn(async move {
                 let election = Election::new(Arc::clone(&store), "leader", ttl);
                 let leadership = election.campaign(number.to_string()).await.unwrap();
@@ -40,7 +40,7 @@ pub(super) async fn one_leads_at_a_time_and_each_in_the_end(users: Users, fixtur
 
 pub(super) async fn a_deposed_leader_commits_nothing_more(users: Users, fixture: &dyn Fixture) {
     let Users { one, two } = users;
-    let election = |store: &Arc<dyn StateStore>| Election::new(Arc::clone(store), "leader", fixture.shortest_ttl());
+    let election = |store: &Arc<dyn StateStore>| Election::new(Arc::clone(store), "leader", lasting_ttl(fixture));
     let mut news = election(&two).watch();
     assert_eq!(next(&mut news).await, LeaderUpdate::Vacant);
     // A key that only begins like the election's makes no leader.
@@ -68,7 +68,7 @@ pub(super) async fn a_deposed_leader_commits_nothing_more(users: Users, fixture:
 }
 
 pub(super) async fn a_leader_whose_lease_expired_is_replaced(users: Users, fixture: &dyn Fixture) {
-    let election = |store: &Arc<dyn StateStore>| Election::new(Arc::clone(store), "leader", fixture.shortest_ttl());
+    let election = |store: &Arc<dyn StateStore>| Election::new(Arc::clone(store), "leader", lasting_ttl(fixture));
     let first = election(&users.one).campaign("first").await.unwrap();
     let second = election(&users.two);
     let waiting = tokio::spawn(async move { second.campaign("second").await.unwrap() });

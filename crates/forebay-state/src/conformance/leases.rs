@@ -2,7 +2,7 @@
 
 use tokio::time::timeout;
 
-use super::{Fixture, Known, Users, commit, keys, next, patience};
+use super::{Fixture, Known, Users, commit, keys, lasting_ttl, next, patience};
 use crate::{StateError, Transaction};
 
 pub(super) async fn keys_live_as_long_as_their_lease(users: Users, fixture: &dyn Fixture) {
@@ -11,8 +11,8 @@ pub(super) async fn keys_live_as_long_as_their_lease(users: Users, fixture: &dyn
     let mut known = Known::default();
     known.apply(next(&mut watch).await);
     let (lease, other) =
-        (one.lease(fixture.shortest_ttl()).await.unwrap(), one.lease(fixture.shortest_ttl()).await.unwrap());
-    assert!(lease.ttl() >= fixture.shortest_ttl());
+        (one.lease(lasting_ttl(fixture)).await.unwrap(), one.lease(lasting_ttl(fixture)).await.unwrap());
+    assert!(lease.ttl() >= lasting_ttl(fixture));
     assert_ne!(lease.id(), other.id());
     let transaction = Transaction::new()
         .put_leased("workers/a", "1", lease.id())
@@ -35,7 +35,7 @@ pub(super) async fn keys_live_as_long_as_their_lease(users: Users, fixture: &dyn
 pub(super) async fn a_put_without_the_lease_keeps_the_key(users: Users, fixture: &dyn Fixture) {
     let store = &*users.one;
     let (first, second) =
-        (store.lease(fixture.shortest_ttl()).await.unwrap(), store.lease(fixture.shortest_ttl()).await.unwrap());
+        (store.lease(lasting_ttl(fixture)).await.unwrap(), store.lease(lasting_ttl(fixture)).await.unwrap());
     let put = Transaction::new().put_leased("kept", "1", first.id()).put_leased("moved", "1", first.id());
     commit(store, put.put_leased("again", "1", first.id())).await;
     commit(store, Transaction::new().put("kept", "2").put_leased("moved", "2", second.id()).delete("again")).await;
@@ -56,7 +56,7 @@ pub(super) async fn a_lease_is_renewed_past_its_ttl(users: Users, fixture: &dyn 
 }
 
 pub(super) async fn a_lease_that_ended_takes_no_more_keys(users: Users, fixture: &dyn Fixture) {
-    let lease = users.one.lease(fixture.shortest_ttl()).await.unwrap();
+    let lease = users.one.lease(lasting_ttl(fixture)).await.unwrap();
     let id = lease.id();
     lease.revoke().await;
     let transaction = Transaction::new().put("free", "x").put_leased("leased", "x", id);
@@ -66,7 +66,7 @@ pub(super) async fn a_lease_that_ended_takes_no_more_keys(users: Users, fixture:
 }
 
 pub(super) async fn the_holder_learns_that_its_lease_expired(users: Users, fixture: &dyn Fixture) {
-    let lease = users.one.lease(fixture.shortest_ttl()).await.unwrap();
+    let lease = users.one.lease(lasting_ttl(fixture)).await.unwrap();
     commit(&*users.one, Transaction::new().put_leased("here", "x", lease.id())).await;
     if fixture.expire(lease.id()).await {
         timeout(patience(), lease.lost()).await.expect("nobody told the holder");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Fixture, Known, Users, by_key, commit, next, patience};
+use super::{Fixture, Known, Users, by_key, commit, lasting_ttl, next, patience};
 use crate::{Entry, StateError, Transaction, Update};
 
 pub(super) async fn a_watch_begins_with_what_is_there_and_goes_on_with_changes(users: Users, _: &dyn Fixture) {
@@ -97,7 +97,7 @@ pub(super) async fn a_closed_store_ends_its_watches_and_fails_its_operations(use
     let Users { one, two } = users;
     let mut watch = two.watch("");
     next(&mut watch).await;
-    let lease = two.lease(fixture.shortest_ttl()).await.unwrap();
+    let lease = two.lease(lasting_ttl(fixture)).await.unwrap();
     commit(&*two, Transaction::new().put_leased("leased", "x", lease.id())).await;
     tokio::time::timeout(patience(), two.close()).await.expect("closing takes too long");
     let end = async { while watch.next().await.is_some() {} };
@@ -107,7 +107,7 @@ pub(super) async fn a_closed_store_ends_its_watches_and_fails_its_operations(use
         two.get("a").await.unwrap_err(),
         two.list("").await.unwrap_err(),
         two.commit(Transaction::new().put("a", "b")).await.unwrap_err(),
-        two.lease(fixture.shortest_ttl()).await.unwrap_err(),
+        two.lease(lasting_ttl(fixture)).await.unwrap_err(),
     ];
     for failure in failures {
         assert!(matches!(failure, StateError::Closed { .. }), "{failure}");

@@ -111,8 +111,10 @@ fn after_stop(mountpoint: &Path) -> anyhow::Result<()> {
 fn unmount(mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {
     let until = Instant::now() + TRIED_FOR;
     loop {
+        // Looked at before: the last try begins when the time is over, also in a process that does not run for a while.
+        let is_last = Instant::now() >= until;
         match mount_table::unmount(mountpoint, lazy) {
-            Err(MountError::Busy(_)) if Instant::now() < until => std::thread::sleep(TRIED_EVERY),
+            Err(MountError::Busy(_)) if !is_last => std::thread::sleep(TRIED_EVERY),
             Err(MountError::Busy(_)) => return Err(busy(mountpoint).into()),
             unmounted => return Ok(unmounted?),
         }
