@@ -60,9 +60,11 @@ fn a_flipped_bit_is_seen_by_who_has_the_file_open_and_by_nobody_else_once_it_was
     assert_eq!(byte_of(&open, AT), wrong, "nobody checks what the kernel reads");
     eventually("who opens it reads what is right", SOON, || std::fs::read(mount.path("a")).unwrap() == old());
     eventually("somebody is told", SOON, || mount.log_text().contains("may read wrong bytes"));
+    let mapping = Mapping::of(&mount.path("a"), SIZE as usize).unwrap();
+    assert!(mapping.read(0..SIZE as usize).unwrap() == old(), "and who maps it");
     assert!(std::fs::read(mount.path("a")).unwrap() == old());
     assert_eq!(byte_of(&open, AT), wrong, "an open handle keeps what it has");
-    drop(open);
+    drop((open, mapping));
     until_passed(&mount, "a", &old());
 }
 

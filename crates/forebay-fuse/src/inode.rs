@@ -318,6 +318,12 @@ impl Inode {
         Content::Version(Arc::clone(reader))
     }
 
+    /// Whether its handles are passed through to a file that a check found wrong. We could serve what one more reads, but
+    /// the kernel would go on mapping that file.
+    pub(crate) fn is_passed_to_wrong(&self) -> bool {
+        matches!(&self.state.lock().mode, Mode::Passed { backing, .. } if backing.is_wrong())
+    }
+
     /// One more handle is open for reading, if it is decided how such handles are: by those that are open already.
     pub(crate) fn join(&self, reading: Reading) -> Option<How> {
         let mut state = self.state.lock();
@@ -421,6 +427,11 @@ impl Inode {
     /// Whether any handle is open for writing.
     pub(crate) fn has_writers(&self) -> bool {
         self.state.lock().writers > 0
+    }
+
+    /// Whether any handle is open.
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(self.state.lock().mode, Mode::Free)
     }
 
     /// Whether the caller is the only writer.

@@ -42,6 +42,10 @@ impl FileSystem {
         let Some(version) = attr.version().cloned() else {
             return Err(Failure::new(FailureKind::IsADirectory, format!("{} is a directory", inode.path())));
         };
+        if inode.is_passed_to_wrong() {
+            let _turn = inode.turn.lock().await;
+            return Err(self.split(&inode));
+        }
         let how = self.enter(&inode, &attr, revision, flags).await;
         let (file, read) = match how {
             // The kernel reads it.
@@ -104,7 +108,8 @@ impl FileSystem {
         Ok(Opening { handle, how })
     }
 
-    /// The file is closed. What was written through it alone is to be finished with [`FileSystem::finish`].
+    /// The file is closed. What was written through it alone, or was left for it alone to read, is to be finished with
+    /// [`FileSystem::finish`].
     pub(crate) fn release(&self, handle: u64) -> Option<Arc<Inode>> {
         let open = self.files.with(handle, FileHandle::clone).filter(|_| self.remove(handle))?;
         if open.writers.is_some() {
@@ -114,7 +119,8 @@ impl FileSystem {
         if let Some((materialised, (version, size, read))) = self.materialised.as_ref().zip(open.was_read()) {
             materialised.files().closed(version, size, read);
         }
-        None
+        let inode = open.inode;
+        (inode.is_removed() && inode.draft().is_some() && !inode.is_open()).then_some(inode)
     }
 
     /// A handle for reading is not open any more.

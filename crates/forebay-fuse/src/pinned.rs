@@ -39,6 +39,11 @@ impl Pinned {
         self.file.as_ref().is_some_and(LocalFile::is_right)
     }
 
+    /// Whether a check found it wrong. Of a file of the process before nobody knows.
+    pub(crate) fn is_wrong(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| !file.is_right())
+    }
+
     /// How large the file is.
     pub(crate) fn size(&self) -> u64 {
         self.size

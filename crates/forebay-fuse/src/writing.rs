@@ -93,9 +93,10 @@ impl FileSystem {
         Ok(draft)
     }
 
-    /// The writer gets an inode of its own; readers of this one keep the version that they opened.
+    /// The writer gets an inode of its own; readers of this one keep the version that they opened. So does a reader that
+    /// comes when what they read was found wrong.
     #[cold]
-    fn split(&self, inode: &Inode) -> Failure {
+    pub(crate) fn split(&self, inode: &Inode) -> Failure {
         // One that has lost its name cannot be opened for writing by another way, either.
         if !inode.is_removed() {
             self.inodes.supersede(inode);
@@ -161,10 +162,11 @@ impl FileSystem {
         draft.sync().await.map(drop).map_err(|failure| failure.context(draft.path()))
     }
 
-    /// The last writer of `inode` is gone: unless there is another by now, the inode becomes what it wrote.
+    /// The last writer of `inode` is gone: unless there is another by now, the inode becomes what it wrote. What was removed
+    /// is in the draft alone, so that stays until the last reader is gone, too.
     pub(crate) async fn finish(&self, inode: &Arc<Inode>) {
         let _turn = inode.turn.lock().await;
-        if inode.has_writers() {
+        if inode.has_writers() || (inode.is_removed() && inode.is_open()) {
             return;
         }
         let Some(draft) = inode.draft() else { return };

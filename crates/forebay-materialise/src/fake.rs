@@ -194,8 +194,12 @@ pub(crate) struct FakeBackend {
     tree: Arc<Tree>,
     kind: BackendKind,
     faults: Arc<(Mutex<Faults>, Condvar)>,
+    on_open: Arc<Mutex<Option<OnOpen>>>,
     _dir: Arc<tempfile::TempDir>,
 }
+
+/// What is done in the middle of an open.
+type OnOpen = Box<dyn FnOnce() + Send>;
 
 impl FakeBackend {
     pub(crate) fn new(kind: BackendKind) -> Self {
@@ -203,12 +207,17 @@ impl FakeBackend {
         let options = TreeOptions { kind, lasting: false, sets_aside: false };
         let root = || OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
         let tree = Arc::new(Tree::new(root(), root(), options).unwrap());
-        Self { tree, kind, faults: Arc::default(), _dir: Arc::new(dir) }
+        Self { tree, kind, faults: Arc::default(), on_open: Arc::default(), _dir: Arc::new(dir) }
     }
 
     pub(crate) fn fault(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.faults.0.lock());
         self.faults.1.notify_all();
+    }
+
+    /// The next open of a file does this before it ends.
+    pub(crate) fn on_open(&self, step: impl FnOnce() + Send + 'static) {
+        *self.on_open.lock() = Some(Box::new(step));
     }
 
     /// Changes a byte of a file that is whole.
@@ -244,7 +253,10 @@ impl FileBackend for FakeBackend {
     }
 
     fn open(&self, name: Name) -> io::Result<OwnedFd> {
-        self.tree.open(name)
+        let opened = self.tree.open(name);
+        let step = self.on_open.lock().take();
+        step.into_iter().for_each(|step| step());
+        opened
     }
 
     fn view(&self, name: Name) -> io::Result<Box<dyn View>> {

@@ -22,6 +22,12 @@ pub trait Lender: Debug + Send + Sync + 'static {
     /// So much is in use in all that no file accounts for: programs have files mapped that are gone.
     fn lingers(&self, bytes: u64);
 
+    /// A file is gone: so much is free again, but for what lingers in all by now.
+    fn is_gone(&self, bytes: u64, lingering: u64) {
+        self.lingers(lingering);
+        self.give_back(bytes);
+    }
+
     /// These bytes are in a file too, which is not whole yet: the lender may give up its own copy first of all.
     fn is_doubled(&self, key: BlockKey);
 

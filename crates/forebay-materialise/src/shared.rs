@@ -197,14 +197,17 @@ impl LocalShared {
                         shared.released(id);
                     }
                 });
-                let is_wrong = AtomicBool::new(false);
-                let pinned = Arc::new(Pinned { id: name.id, size: name.size, descriptor, is_wrong, release });
-                let mut state = self.state.lock();
-                // Meanwhile a check may have found it wrong.
-                pinned.is_wrong.store(!state.index.is_right(&name.id), Ordering::Release);
-                state.open.insert(name.id, Arc::downgrade(&pinned));
-                drop(state);
-                Some(LocalFile { pinned })
+                Some(self.change(|state, now| {
+                    // Of two that are opened at once only one would be told of what a check finds.
+                    if let Some(file) = state.opened_already(name.id, now) {
+                        return file;
+                    }
+                    // Meanwhile a check may have found it wrong.
+                    let is_wrong = AtomicBool::new(!state.index.is_right(&name.id));
+                    let pinned = Arc::new(Pinned { id: name.id, size: name.size, descriptor, is_wrong, release });
+                    state.open.insert(name.id, Arc::downgrade(&pinned));
+                    LocalFile { pinned }
+                }))
             }
             Err(error) => {
                 tracing::warn!(file = %name, %error, "a materialised file cannot be opened, and goes");

@@ -299,6 +299,25 @@ async fn what_rots_at_rest_is_found_and_served_to_nobody_else() {
 }
 
 #[tokio::test]
+async fn who_opens_a_file_at_once_with_another_is_told_of_what_rots_too() {
+    let options = LocalOptions { check_interval: Duration::from_millis(1), ..first() };
+    let rig = Rig::new(options);
+    let version = version("/a", SIZE);
+    drop(rig.file(&version).await.unwrap());
+    let (local, other) = (rig.local.clone(), Arc::new(forebay_locks::Mutex::new(None)));
+    let (opened, another) = (Arc::clone(&other), version.clone());
+    rig.backend.on_open(move || *opened.lock() = Some(local.opened(another.id(), &another)));
+    drop(rig.file(&version).await.unwrap());
+    let Some(Verdict::Ready(file)) = other.lock().take() else { panic!("it is there") };
+    assert_eq!(rig.local.list()[0].pins, 1);
+    rig.backend.rot(named(&version).1, 200_000);
+    until("its readers are told", || !file.is_right()).await;
+    drop(file);
+    until("it is gone", || rig.backend.files() == 0).await;
+    rig.close().await;
+}
+
+#[tokio::test]
 async fn a_restart_uses_what_it_checked_and_nothing_else() {
     let backend = FakeBackend::new(BackendKind::Directory);
     let (good, bad) = (version("/good", SIZE), version("/bad", SIZE));

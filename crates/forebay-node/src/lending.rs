@@ -143,6 +143,16 @@ impl LenderState {
         }
     }
 
+    /// Gives so many frames back, which the budget does not count any more, and takes so many, if that can be at once.
+    fn settle(&mut self, store: &Store, (surplus, lacking): (u64, u64)) {
+        self.let_go(surplus);
+        for _ in 0..lacking {
+            // What cannot be had at once is asked for with the next file, or the next time.
+            let Some(frame) = store.try_landing(FRAME).and_then(|landing| landing.lend().ok()) else { return };
+            self.take(frame);
+        }
+    }
+
     fn tell_store(&self) {
         if let Some(store) = &self.store {
             store.set_lent_frames(self.budget.frames());
@@ -170,13 +180,15 @@ impl Lender for StoreLender {
     fn lingers(&self, bytes: u64) {
         let mut state = self.state.lock();
         let Some(store) = state.store.clone() else { return };
-        let (surplus, lacking) = state.budget.lingers(bytes);
-        state.let_go(surplus);
-        for _ in 0..lacking {
-            // What cannot be had at once is asked for with the next file, or the next time.
-            let Some(frame) = store.try_landing(FRAME).and_then(|landing| landing.lend().ok()) else { return };
-            state.take(frame);
-        }
+        let frames = state.budget.lingers(bytes);
+        state.settle(&store, frames);
+    }
+
+    fn is_gone(&self, bytes: u64, lingering: u64) {
+        let mut state = self.state.lock();
+        let Some(store) = state.store.clone() else { return };
+        let frames = state.budget.is_gone(bytes, lingering);
+        state.settle(&store, frames);
     }
 
     fn is_doubled(&self, key: BlockKey) {

@@ -42,6 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, SectorChecksums, VersionTag};
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
 use object_store::{Attributes, GetOptions, GetResult, ObjectMeta};
@@ -60,6 +61,8 @@ use listing::{Given, Listed, Position, RawPage, is_usable_name, merge, quoted, w
 
 /// The most keys that S3 puts on a page.
 const MAX_PAGE: usize = 1000;
+/// How many files that were held back are asked for at once.
+const LOOKS_AT_ONCE: usize = 8;
 
 /// Which keys a page is to have.
 #[derive(Clone, Copy)]
@@ -230,6 +233,32 @@ impl ObjectStoreOrigin {
         }
     }
 
+    /// The files that earlier pages held back, as they are now. A token may be old, and whoever lists may have written
+    /// it: of what it says of a file, only the name counts.
+    async fn as_they_are(&self, path: &[u8], prefix: &str, held: Vec<Listed>) -> Result<Vec<Listed>, Failure> {
+        let looks = futures::stream::iter(held).map(|listed| self.as_it_is(path, prefix, listed));
+        let found: Vec<Option<Listed>> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    async fn as_it_is(&self, path: &[u8], prefix: &str, listed: Listed) -> Result<Option<Listed>, Failure> {
+        let name = listed.key.strip_prefix(prefix).filter(|name| is_usable_name(name));
+        let Some(file) = name.map(|name| child(path, name)) else { return Ok(None) };
+        match self.head(&file).await {
+            Ok(attr) => {
+                let etag = match attr.version().map(|version| &version.tag) {
+                    Some(VersionTag::Etag(etag)) => Some(etag.to_string()),
+                    _ => None,
+                };
+                Ok(Some(Listed { size: attr.size(), etag, modified_nanos: attr.modified_nanos, ..listed }))
+            }
+            Err(failure) if failure.kind() == FailureKind::NotFound => Ok(None),
+            // Leave to list and not to read: nobody reads it, whatever is said of it.
+            Err(failure) if failure.kind() == FailureKind::PermissionDenied => Ok(Some(listed)),
+            Err(failure) => Err(failure),
+        }
+    }
+
     fn warn_of_names(&self, path: &[u8], count: usize) {
         if count > 0 && !self.warned_of_names.swap(true, Ordering::Relaxed) {
             let directory = shown(&self.requests.url, path);
@@ -287,28 +316,34 @@ impl Origin for ObjectStoreOrigin {
 
     async fn list(&self, path: &[u8], token: Option<&str>, max: usize) -> Result<ListPage, Failure> {
         check_path(&self.requests.url, path)?;
-        let position = match token {
+        let position: Position = match token {
             Some(token) => serde_json::from_str(token).map_err(|_| self.bad_token(path))?,
             None => Position::default(),
         };
+        // No listing holds so many back: each is the beginning of the name after it.
+        if position.held.len() > MAX_PAGE {
+            return Err(self.bad_token(path));
+        }
         let (key, _) = self.key(path)?;
         let prefix = directory_prefix(&key);
         let max = max.clamp(1, MAX_PAGE);
         let is_first = token.is_none();
-        let page = if is_first || position.after.is_some() {
-            let wanted = max.saturating_sub(position.held.len()).max(1);
-            let after = position.after.as_deref();
-            self.page(path, Wanted { prefix: &prefix, after, max: wanted, is_deep: false }).await?
-        } else {
-            RawPage::default()
+        let Position { after, held } = position;
+        let wanted = max.saturating_sub(held.len()).max(1);
+        let page = async {
+            if !is_first && after.is_none() {
+                return Ok(RawPage::default());
+            }
+            self.page(path, Wanted { prefix: &prefix, after: after.as_deref(), max: wanted, is_deep: false }).await
         };
+        let (page, held) = tokio::try_join!(page, self.as_they_are(path, &prefix, held))?;
         let is_nothing = page.objects.is_empty() && page.prefixes.is_empty() && page.next.is_none();
         if is_first && is_nothing && !path.is_empty() && !self.has_directory(path).await? {
             return Err(self.why_empty(path).await);
         }
         // WebDAV's one page holds all there is.
         let max = if self.client.flavor == Flavor::Http { max.max(page.prefixes.len()) } else { max };
-        let Given { directories, files, unnameable, next } = merge(&prefix, position.held, page, max);
+        let Given { directories, files, unnameable, next } = merge(&prefix, held, page, max);
         self.warn_of_names(path, unnameable);
 
         let mut entries: Vec<DirEntry> = directories
@@ -316,7 +351,7 @@ impl Origin for ObjectStoreOrigin {
             .map(|name| DirEntry { name: name.into_bytes().into(), attr: Attr::directory() })
             .collect();
         entries.extend(files.into_iter().map(|(name, Listed { size, etag, modified_nanos, .. })| {
-            let file = if path.is_empty() { name.clone().into_bytes() } else { [path, b"/", name.as_bytes()].concat() };
+            let file = child(path, &name);
             DirEntry { name: name.into_bytes().into(), attr: self.attr(&file, size, etag.as_deref(), modified_nanos) }
         }));
         let next = next.map(|position| serde_json::to_string(&position)).transpose().map_err(|error| {
@@ -381,6 +416,11 @@ impl Origin for ObjectStoreOrigin {
     async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
         self.remove_marker(path).await
     }
+}
+
+/// The path of `name` in the directory `path`.
+fn child(path: &[u8], name: &str) -> Vec<u8> {
+    if path.is_empty() { name.as_bytes().to_vec() } else { [path, b"/", name.as_bytes()].concat() }
 }
 
 fn directory_prefix(key: &str) -> String {

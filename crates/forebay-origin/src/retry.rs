@@ -72,8 +72,8 @@ impl RetryState {
         let doublings = (self.failed_attempts - 1).min(20);
         let whole = self.policy.first_wait.saturating_mul(1 << doublings).min(self.policy.longest_wait);
         let wait = whole.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0).max(asked_for);
-        // A wait that ends at the deadline leaves no time for an attempt.
-        (now + wait < self.deadline).then_some(wait)
+        // A wait that ends at the deadline leaves no time for an attempt. The origin may ask for any.
+        (wait < self.deadline.saturating_duration_since(now)).then_some(wait)
     }
 }
 
@@ -88,6 +88,13 @@ mod tests {
         first_wait: Duration::from_millis(100),
         longest_wait: Duration::from_secs(10),
     };
+
+    #[test]
+    fn a_wait_without_an_end_is_not_waited_for() {
+        let now = Instant::now();
+        let throttled = Verdict::Throttled { retry_after: Some(Duration::from_secs(u64::MAX)) };
+        assert_eq!(RetryState::new(POLICY, now).after_failure(throttled, now, 0.5), None);
+    }
 
     #[test]
     fn waits_double_up_to_the_longest() {

@@ -253,7 +253,7 @@ async fn assert_reads(reader: &TcpTransport, length: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_who_never_take_their_answers_are_closed_and_others_go_on() {
-    const CLIENTS: usize = 256;
+    const CLIENTS: usize = 512;
     const LENGTH: u32 = 4 << 20;
     raise_open_files();
     let memory = pool(2);

@@ -41,6 +41,9 @@ use crate::scope::{Scope, Scopes};
 
 /// Names in one page of a listing at most: what S3 gives at once.
 const MAX_PAGE: u32 = 1000;
+/// What is known of one name takes so many bytes at most, or counts as that of several: whoever asks chooses paths and
+/// tokens, and may make them as long as a request.
+const BYTES_OF_A_NAME: usize = 1 << 10;
 
 /// How metadata is cached.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +101,11 @@ impl Page {
     }
 }
 
+/// As how many names something counts that has so many, and so many bytes besides them.
+pub(crate) fn names(names: usize, bytes: usize) -> u32 {
+    u32::try_from(names.max(1) + bytes / BYTES_OF_A_NAME).unwrap_or(u32::MAX)
+}
+
 /// An entry goes when it is not believed any more.
 struct WhenStale;
 
@@ -136,9 +144,17 @@ pub(crate) struct Metadata {
 
 impl Metadata {
     pub(crate) fn new(scopes: Arc<Scopes>, entries: u64) -> Self {
-        let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
-        let names = |page: &KnownPage| u32::try_from(page.answer.names.entries.len()).unwrap_or(u32::MAX);
-        let weigh = move |_: &PageKey, page: &KnownPage| names(page).max(1);
+        let weigh = |path: &FsPath, known: &KnownAttr| {
+            let path = path.as_bytes().len();
+            // A version has the path once more.
+            names(1, path + known.answer.as_ref().map_or_else(|failure| failure.message().len(), |_| path))
+        };
+        let attrs = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
+        let weigh = |(path, token, _): &PageKey, page: &KnownPage| {
+            let ListPage { entries, next } = &page.answer.names;
+            let tokens = [token, next].into_iter().flatten().map(String::len).sum::<usize>();
+            names(entries.len(), path.as_bytes().len() + tokens)
+        };
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
         let (invalidations, ahead) = (Arc::new(InvalidationLog::new()), Ahead::new());
         let (attrs_now, pages_now) = (Coalescing::new(), Coalescing::new());
@@ -437,7 +453,7 @@ impl Metadata {
     /// The change of a name begins. `lists`: it is a directory that comes or goes.
     pub(crate) fn changing(&self, scope: &Arc<Scope>, path: &FsPath, lists: bool) -> Changing<'_> {
         let (scope, path) = (Arc::clone(scope), path.clone());
-        Changing { metadata: self, scope, path, lists, began: Instant::now() }
+        Changing { metadata: self, scope, path, lists, began: Instant::now(), ended: None }
     }
 }
 
@@ -449,17 +465,22 @@ pub(crate) struct Changing<'a> {
     path: FsPath,
     lists: bool,
     began: Instant,
+    /// When it ended, where that was before this is dropped.
+    ended: Option<Instant>,
 }
 
 impl Changing<'_> {
     /// The name was made, or replaced, and has these attributes now; gives them back as this worker tells them.
-    pub(crate) async fn made(self, attr: Attr) -> Attr {
+    pub(crate) async fn made(mut self, attr: Attr) -> Attr {
         let (metadata, scope, path) = (self.metadata, Arc::clone(&self.scope), self.path.clone());
+        // What ends from here on leaves a later tombstone than ours, and then the answer, which is of this time, is not
+        // believed.
+        let asked = Instant::now();
+        self.ended = Some(asked);
         // Of two changes at once, this worker does not know which one the origin took last.
-        let is_alone = metadata.invalidations.believes_name(&path, self.began, Instant::now());
+        let is_alone = metadata.invalidations.believes_name(&path, self.began, asked);
         let began = self.began;
         let attr = self.completed(attr).await;
-        let asked = Instant::now();
         let answer = Ok(attr.clone());
         // It was so at some time since the change began, and another writer may have changed it after that.
         let ttl = scope.of_name(&path).believed(&answer).saturating_sub(asked.saturating_duration_since(began));
@@ -482,7 +503,7 @@ impl Changing<'_> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        let now = Instant::now();
+        let now = self.ended.unwrap_or_else(Instant::now);
         self.metadata.invalidate(&self.path, now);
         if self.lists {
             self.metadata.invalidations.listing_changed(&self.path, now);

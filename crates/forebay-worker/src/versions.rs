@@ -4,17 +4,26 @@
 
 use std::sync::Arc;
 
-use forebay_types::{Failure, FailureKind, FileId, FileVersion};
+use forebay_types::{Failure, FailureKind, FileId, FileVersion, VersionTag};
 use moka::sync::Cache;
 
-/// A description takes a few hundred bytes: 100 MB at most.
+use crate::metadata::names;
+
+/// A description takes a few hundred bytes, 100 MB in all; a longer one counts as several.
 const CAPACITY: u64 = 262_144;
 
 pub(crate) struct Versions(Cache<FileId, Arc<FileVersion>>);
 
 impl Versions {
     pub(crate) fn new() -> Self {
-        Self(Cache::new(CAPACITY))
+        let weigh = |_: &FileId, version: &Arc<FileVersion>| {
+            let tag = match &version.tag {
+                VersionTag::Etag(etag) => etag.len(),
+                VersionTag::Modified { .. } => 0,
+            };
+            names(1, version.origin.len() + version.path.len() + tag)
+        };
+        Self(Cache::builder().max_capacity(CAPACITY).weigher(weigh).build())
     }
 
     pub(crate) fn get(&self, id: FileId) -> Option<Arc<FileVersion>> {
@@ -53,7 +62,6 @@ impl Versions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_types::VersionTag;
 
     #[test]
     fn a_description_must_hash_to_the_id_that_it_claims() {

@@ -90,6 +90,7 @@ fn a_removed_file_lives_on_for_its_handles() {
     for name in ["new", "old"] {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(one.path(name)).unwrap();
         file.write_all_at(b"before", 0).unwrap();
+        let reader = std::fs::File::open(one.path(name)).unwrap();
         std::fs::remove_file(one.path(name)).unwrap();
         file.write_all_at(b" and after", 6).unwrap();
         let mut read = [0; 16];
@@ -103,6 +104,13 @@ fn a_removed_file_lives_on_for_its_handles() {
         close(file).unwrap();
         assert_eq!(one.object(name).unwrap(), b"another");
         assert_eq!(std::fs::read(one.path(name)).unwrap(), b"another");
+        // The mount hears a moment later that the writer is gone.
+        for _ in 0..20 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            assert_eq!(reader.metadata().unwrap().len(), 16, "{name}");
+            reader.read_exact_at(&mut read, 0).unwrap();
+            assert_eq!(&read, b"before and after", "{name}");
+        }
     }
 }
 

@@ -21,19 +21,26 @@ impl LocalShared {
     /// Takes in what the backend has free.
     pub(super) fn settle(&self, free: io::Result<u64>) {
         let Ok(free) = free else { return };
-        let missing = self.change(|state, now| {
+        let missing = self.missing(free);
+        self.lender().into_iter().for_each(|lender| lender.lingers(missing));
+    }
+
+    fn missing(&self, free: u64) -> u64 {
+        self.change(|state, now| {
             state.index.free(free, now);
             state.index.missing()
-        });
-        self.lender().into_iter().for_each(|lender| lender.lingers(missing));
+        })
     }
 
     /// A file is gone from the backend.
     pub(super) fn give_back(&self, name: Name) {
         if let Some(lender) = self.lender() {
-            // A program may have it mapped: what it takes is not free before.
-            self.settle(self.backend.free());
-            lender.give_back(room_of(name.size));
+            let room = room_of(name.size);
+            match self.backend.free() {
+                // A program may have it mapped: then it takes what it took before, and not both.
+                Ok(free) => lender.is_gone(room, self.missing(free)),
+                Err(_) => lender.give_back(room),
+            }
         }
     }
 

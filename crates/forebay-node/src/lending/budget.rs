@@ -174,6 +174,13 @@ impl Budget {
         (self.surplus(), lacking)
     }
 
+    /// The same, where so much of it is of a file that is gone now: that is not counted twice.
+    #[must_use]
+    pub(crate) fn is_gone(&mut self, bytes: u64, lingering: u64) -> (u64, u64) {
+        self.held = self.held.saturating_sub(bytes);
+        self.lingers(lingering)
+    }
+
     /// Nothing is lent any more.
     pub(crate) fn end(&mut self) {
         (self.held, self.lingering, self.frames, self.most) = (0, 0, 0, 0);

@@ -50,6 +50,26 @@ async fn what_is_lent_is_used_memory_of_the_pool_until_it_is_given_back() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_gone_and_mapped_takes_what_it_took_and_nothing_goes_for_it() {
+    let store = store(128).await;
+    let lender = StoreLender::over(&store, false).unwrap();
+    assert!(lender.lend(40 * MIB, true).await);
+    // Just below nine tenths of what is left.
+    for index in 0..19 {
+        fill(&store, key(1, index), 1).await;
+    }
+    lender.is_gone(40 * MIB, 40 * MIB);
+    // Eviction looks once a second.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!((0..19).all(|index| store.is_in_memory(&key(1, index), 0, BLOCK)), "nothing went");
+    assert_eq!(store.stats().memory.runs_evicted, 0);
+    assert_eq!(store.pool().used(), (40 + 19 * 4) * MIB);
+    lender.is_gone(0, 0);
+    assert_eq!(store.pool().used(), 19 * 4 * MIB);
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_store_whose_memory_is_taken_ahead_lends_from_the_start() {
     let pool = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(128)) }).unwrap();
     let options = StoreOptions { prewarm: Prewarm::AtStart, ..StoreOptions::in_memory(pool) };

@@ -183,6 +183,28 @@ async fn completing_and_giving_up_at_once_does_one_of_both() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_given_up_leaves_nothing_though_parts_are_on_their_way() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = Arc::new(origin(root.path()));
+    for _ in 0..50 {
+        let upload = origin.begin_upload(b"f").await.unwrap();
+        let parts: Vec<_> = (1..=4)
+            .map(|number| {
+                let (origin, upload) = (Arc::clone(&origin), upload.clone());
+                let part = async move { origin.upload_part(b"f", &upload, number, Bytes::from_static(b"x")).await };
+                tokio::spawn(part)
+            })
+            .collect();
+        origin.abort_upload(b"f", &upload).await.unwrap();
+        assert!(names_in(root.path()).is_empty(), "it is gone when that is said");
+        for part in parts {
+            let _ = part.await.unwrap();
+        }
+        assert!(names_in(root.path()).is_empty());
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_written_through_a_symbolic_link() {
     let outside = tempfile::tempdir().unwrap();

@@ -49,6 +49,8 @@ impl Directory {
 
     pub(super) fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: &Bytes) -> Result<String, Failure> {
         let directory = self.upload(path, upload)?;
+        // Whoever gives the upload up waits for it: what comes into a directory while it is removed would keep it.
+        rustix::fs::flock(&directory, FlockOperation::LockShared).map_err(|error| self.failure(path, error))?;
         let draft = new_name();
         let send = || {
             let file = write_file(&directory, &draft, bytes)?;

@@ -2,9 +2,9 @@
 //!
 //! A listing with the delimiter `/` comes in the order of keys. Between the file `a` and the directory `a/` come
 //! `a-b`, `a.txt` and whatever else has a byte below `/` after the `a`, so a page can end between the two. A file whose
-//! directory may still come is *held*: its entry travels in the page token and is given out, or dropped, by a later
-//! page. Few are held at a time, as each held key is a prefix of the page's last one; memory stays bounded for any
-//! number of keys.
+//! directory may still come is *held*: it travels in the page token and is given out, or dropped, by a later page that
+//! asks what it is by then. Few are held at a time, as each held key is a prefix of the page's last one; memory stays
+//! bounded for any number of keys.
 
 use std::collections::HashSet;
 

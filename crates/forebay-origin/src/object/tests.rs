@@ -13,7 +13,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 
 use super::test_support::{FlatS3, s3_origin, s3_store};
-use crate::{ObjectStoreOrigin, Origin, OriginOptions};
+use crate::{ListPage, ObjectStoreOrigin, Origin, OriginOptions};
 
 const SIZE: u64 = 3 << 20;
 const DATA: DataSet = DataSet::new(11);
@@ -359,6 +359,9 @@ async fn keys_with_blanks_at_their_ends_and_odd_names_do_not_disturb_a_listing()
 #[tokio::test]
 async fn a_million_keys_are_paged_with_one_page_in_memory() {
     let server = CannedServer::start(|request| {
+        if request.method == "HEAD" {
+            return CannedResponse::new(200, "").with("content-length", "1").with("etag", "\"e\"");
+        }
         let url = url::Url::parse(&format!("http://h{}", request.target)).unwrap();
         let get = |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned());
         let start: u64 = get("continuation-token").map_or(0, |token| token.parse().unwrap());
@@ -393,6 +396,30 @@ async fn a_million_keys_are_paged_with_one_page_in_memory() {
         }
     }
     assert_eq!((count, &last[..]), (1_000_000, &b"0999999"[..]));
+}
+
+#[tokio::test]
+async fn a_file_that_a_page_held_back_is_told_as_it_is_when_it_is_told() {
+    let server = FlatS3::start();
+    for key in ["d/a", "d/b", "d/c"] {
+        server.put(key, b"x");
+    }
+    let origin = s3_origin(&server.url(), "s3://bucket", ("a", "s"), |_| {});
+    let first = origin.list(b"d", None, 2).await.unwrap();
+    assert_eq!(first.entries.iter().map(|entry| &*entry.name).collect::<Vec<_>>(), [b"a"], "the last one is held back");
+    server.put("d/b", b"longer");
+    let sizes =
+        |page: ListPage| page.entries.iter().map(|entry| (entry.name.to_vec(), entry.attr.size())).collect::<Vec<_>>();
+    let second = sizes(origin.list(b"d", first.next.as_deref(), 2).await.unwrap());
+    assert_eq!(second, [(b"b".to_vec(), 6), (b"c".to_vec(), 1)]);
+    server.delete("d/b");
+    let second = sizes(origin.list(b"d", first.next.as_deref(), 2).await.unwrap());
+    assert_eq!(second, [(b"c".to_vec(), 1)]);
+    // Nobody tells others what a file is by what he asks for.
+    let forged = r#"{"after":null,"held":[{"key":"d/a","size":0,"etag":"\"old\"","modified_nanos":0},
+        {"key":"d/none","size":9,"etag":null,"modified_nanos":0}]}"#;
+    let told = sizes(origin.list(b"d", Some(forged), 9).await.unwrap());
+    assert_eq!(told, [(b"a".to_vec(), 1)]);
 }
 
 #[tokio::test]

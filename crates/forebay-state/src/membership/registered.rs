@@ -212,7 +212,17 @@ impl RegisteredShared {
         loop {
             let (now_standing, next) = self.registration.lock().standing(Instant::now());
             if written != Some(now_standing) {
-                self.write(&lease, now_standing).await?;
+                match self.write(&lease, now_standing).await {
+                    Ok(()) => {}
+                    // While there is the lease, the others see the worker. If it were given up, the ring would move.
+                    Err(error) if error.is_unavailable() && !lease.is_lost() && !stop.is_cancelled() => {
+                        let worker = &self.record.name;
+                        warn!(worker, %error, "what the worker is about to do is not written down yet");
+                        wait(TRY_AGAIN, stop).await?;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
                 standing.send_replace(Some(now_standing));
                 // A drain tells of each block that it moved.
                 let only_progress = written.is_some_and(|before| before.state == now_standing.state);

@@ -49,7 +49,9 @@ struct Listers {
 
 impl Ahead {
     pub(super) fn new() -> Self {
-        let directories = Cache::builder().max_capacity(COUNTED).eviction_policy(EvictionPolicy::lru());
+        let weigh = |path: &FsPath, _: &Arc<Directory>| super::names(1, path.as_bytes().len());
+        let directories = Cache::builder().max_capacity(COUNTED).weigher(weigh);
+        let directories = directories.eviction_policy(EvictionPolicy::lru());
         Self { directories: directories.build(), listers: Listers::default() }
     }
 

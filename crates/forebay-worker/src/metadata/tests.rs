@@ -35,6 +35,21 @@ async fn many_who_ask_at_once_are_one_question_to_the_origin() {
     assert_eq!(origin.counts().stats, 1);
 }
 
+#[tokio::test]
+async fn long_paths_and_tokens_take_the_room_of_many_names() {
+    let (_, metadata) = metadata(TTL);
+    let below = "/n".repeat(30_000);
+    for number in 0..200 {
+        metadata.stat(&path(&format!("/nowhere/{number}{below}")), false).await.unwrap_err();
+        metadata.list(&path("/data"), Some(format!("{number}{below}")), 10, false).await.unwrap();
+    }
+    metadata.attrs.run_pending_tasks().await;
+    metadata.pages.run_pending_tasks().await;
+    // Of 60 KB each, and an answer that repeats it.
+    assert!((1..=90).contains(&metadata.attrs.entry_count()), "{}", metadata.attrs.entry_count());
+    assert!((1..=170).contains(&metadata.pages.entry_count()), "{}", metadata.pages.entry_count());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_when_an_answer_under_way_is_too_old_for_him_has_his_own() {
     let ttl = Duration::from_millis(50);
