@@ -68,6 +68,9 @@ pub(crate) struct FileSystem {
     pub(crate) list_page: u32,
     /// What changes, for a process that goes on if this one dies.
     pub(crate) journal: Journal,
+    /// Shared: what is being written is renamed, for which two drafts may be held. Exclusive: a directory is, for which all below it
+    /// are, in any order.
+    pub(crate) renaming: tokio::sync::RwLock<()>,
 }
 
 /// What can be said of a read at once.
@@ -127,6 +130,7 @@ impl FileSystem {
             open_status_cache: options.open_status_cache,
             list_page: options.list_page.max(1),
             journal,
+            renaming: tokio::sync::RwLock::default(),
         }
     }
 

@@ -72,6 +72,10 @@ impl FileSystem {
         };
         // From the sync to the new name nothing of it reaches the origin: it would go to the old one.
         let draft = inode.as_ref().and_then(|inode| inode.draft());
+        let _renaming = match &draft {
+            Some(_) => Some(self.renaming.read().await),
+            None => None,
+        };
         let held = match &draft {
             Some(draft) => Some(draft.hold().await),
             None => None,
@@ -93,11 +97,29 @@ impl FileSystem {
         if let Some(replaced) = replaced {
             self.detach(to, &replaced);
         }
+        // It was there all the while if it is there now. If another writer has replaced it, it is not known what was copied: that is
+        // no base of what is written here, and theirs is not removed.
+        let now = self.find(from, true).await;
+        let is_same = |now: &Known| match (&inode, known) {
+            (Some(inode), _) if draft.is_some() => stands_for(inode, &now.attr),
+            (_, Some(known)) => version_id(&now.attr) == version_id(&known.attr),
+            (Some(inode), None) => inode.is_of(&now.attr),
+            (None, None) => true,
+        };
+        let is_left = match &now {
+            Ok(Some(now)) => is_same(now),
+            Ok(None) => draft.is_none(),
+            Err(_) => false,
+        };
+        if !is_left {
+            self.forget_name(to);
+            return Err(now.err().unwrap_or_else(|| replaced_meanwhile(from, to)));
+        }
         let is_copied = match &inode {
             Some(inode) if draft.is_none() => {
                 known.is_none_or(|known| inode.is_meant_by(known))
                     && inode.known().attr.size() == attr.size()
-                    && self.is_at_origin(inode, from).await
+                    && matches!(&now, Ok(Some(now)) if inode.is_of(&now.attr))
             }
             _ => true,
         };
@@ -118,7 +140,7 @@ impl FileSystem {
 
     /// Whether the origin has at `path` the version that `inode` stands for. It was there all the while if it was before.
     async fn is_at_origin(&self, inode: &Inode, path: &FsPath) -> bool {
-        matches!(self.find(path, true).await, Ok(Some(known)) if inode.is_of(&known.attr))
+        matches!(self.find(path, true).await, Ok(Some(known)) if stands_for(inode, &known.attr))
     }
 
     /// An inode is called otherwise now; `attr`: what the origin has under the new name, if it has anything.
@@ -157,6 +179,7 @@ impl FileSystem {
         if self.inodes.local_below(to).iter().any(|(path, inode)| path != to && inode.draft().is_some()) {
             return Err(Failure::new(FailureKind::NotEmpty, format!("{to} has files in it that are being written")));
         }
+        let _renaming = self.renaming.write().await;
         let drafts: Vec<_> = self.inodes.local_below(from).iter().filter_map(|(_, inode)| inode.draft()).collect();
         let mut writing = Vec::with_capacity(drafts.len());
         for draft in &drafts {
@@ -179,9 +202,7 @@ impl FileSystem {
         let asked = Instant::now();
         let copied = self.walk(from, |path, attr| {
             let target = within(&path, from, to);
-            // The pages of an inode that stands for another version are not those of the copy.
-            let is_this = |inode: &&Arc<Inode>| inode.draft().is_some() || inode.is_of(&attr);
-            let (held, moved) = (held.get(&path).filter(is_this).cloned(), &moved);
+            let (held, moved) = (held.get(&path).cloned(), &moved);
             let (copied_files, made_files) = (&copied_files, &made_files);
             async move {
                 let target = target?;
@@ -198,8 +219,15 @@ impl FileSystem {
                         made
                     }
                 };
-                if let Some(inode) = held.filter(|inode| inode.draft().is_some() || made.size() == attr.size()) {
-                    moved.lock().push((inode, path, target, made));
+                let Some(inode) = held else { return Ok(()) };
+                // The pages of an inode that stands for another version are not those of the copy.
+                let is_copied = stands_for(&inode, &attr)
+                    && made.size() == attr.size()
+                    && (attr.version().is_none() || self.is_at_origin(&inode, &path).await);
+                match is_copied {
+                    true => moved.lock().push((inode, path, target, (attr, made))),
+                    false if inode.draft().is_some() => return Err(replaced_meanwhile(&path, &target)),
+                    false => {}
                 }
                 Ok(())
             }
@@ -213,8 +241,11 @@ impl FileSystem {
                 return Err(failure);
             }
         };
-        for (inode, path, target, attr) in moved.into_inner() {
-            self.inode_moved(&inode, &path, &target, Some(attr), asked);
+        for (inode, path, target, (attr, made)) in moved.into_inner() {
+            // One that was written since stays where it was written to.
+            if stands_for(&inode, &attr) {
+                self.inode_moved(&inode, &path, &target, Some(made), asked);
+            }
         }
         self.move_created(from, to, asked).await?;
         // Held inodes whose name the walk did not meet are gone, or replaced by others that the kernel does not hold yet.
@@ -316,6 +347,19 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+}
+
+fn replaced_meanwhile(from: &FsPath, to: &FsPath) -> Failure {
+    let message = format!("{from} was replaced by another writer while it was copied to {to}, and is still there");
+    Failure::new(FailureKind::VersionChanged, message)
+}
+
+/// Whether an inode is of `attr`, which the origin has; what is being written, whether that is what it rests on.
+fn stands_for(inode: &Inode, attr: &Attr) -> bool {
+    match inode.draft() {
+        Some(draft) => attr.version().is_some_and(|version| draft.rests_on(version)),
+        None => inode.is_of(attr),
     }
 }
 

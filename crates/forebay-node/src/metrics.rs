@@ -236,7 +236,7 @@ fn of_local(local: &Local, families: &mut Families) {
     families
         .counter(
             "forebay_mount_local_splits_total",
-            "Writers that got a new inode because readers had the old one open",
+            "Opens that got a new inode: writers because readers had the old one open, readers because its copy was found wrong",
         )
         .add([], local.splits);
 }

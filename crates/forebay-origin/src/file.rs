@@ -19,6 +19,7 @@
 
 mod completed;
 mod directory;
+mod given_up;
 mod room;
 mod uploads;
 mod writes;
@@ -34,6 +35,7 @@ use rustix::fs::Access;
 
 use self::completed::Completed;
 use self::directory::Directory;
+use self::given_up::GivenUp;
 use crate::names::{check_part, check_parts, check_path, check_read, invalid, not_found, shown};
 use crate::stats::{Operation, OriginStats, Outcome};
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions, Room};
@@ -108,18 +110,20 @@ impl FileOrigin {
         result
     }
 
-    /// As [`FileOrigin::blocking`], for changes that move `bytes` bytes. Its deadline given up for, a change may still come
-    /// about.
+    /// As [`FileOrigin::blocking`], for changes that move `bytes` bytes. Nobody waits for a change any more whose deadline is over: it
+    /// may have been asked for again, and something else after that. So its last step is not taken then.
     async fn changing<T: Send + 'static>(
         &self,
         operation: Operation,
         path: &[u8],
         bytes: u64,
-        work: impl FnOnce(&Directory) -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce(&Directory, &GivenUp) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         self.directory.check_change(path)?;
         let deadline = self.deadline + Duration::from_secs(bytes / SLOWEST);
-        self.blocking_for(operation, path, deadline, work).await
+        let given_up = GivenUp::default();
+        let _waiting = given_up.waited_for();
+        self.blocking_for(operation, path, deadline, move |directory| work(directory, &given_up)).await
     }
 }
 
@@ -190,7 +194,7 @@ impl Origin for FileOrigin {
 
     async fn put(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
         let (owned, length) = (path.to_vec(), bytes.len());
-        let put = move |directory: &Directory| directory.put(&owned, &bytes);
+        let put = move |directory: &Directory, given_up: &GivenUp| directory.put(&owned, &bytes, given_up);
         let attr = self.changing(Operation::Put, path, length as u64, put).await?;
         self.stats.count_uploaded(length);
         Ok(attr)
@@ -198,7 +202,7 @@ impl Origin for FileOrigin {
 
     async fn create(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
         let (owned, length) = (path.to_vec(), bytes.len());
-        let create = move |directory: &Directory| directory.create(&owned, &bytes);
+        let create = move |directory: &Directory, _: &GivenUp| directory.create(&owned, &bytes);
         let attr = self.changing(Operation::Put, path, length as u64, create).await?;
         self.stats.count_uploaded(length);
         Ok(attr)
@@ -206,13 +210,13 @@ impl Origin for FileOrigin {
 
     async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
         let owned = path.to_vec();
-        self.changing(Operation::Begin, path, 0, move |directory| directory.begin_upload(&owned)).await
+        self.changing(Operation::Begin, path, 0, move |directory, _| directory.begin_upload(&owned)).await
     }
 
     async fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
         check_part(&self.directory.url, path, number)?;
         let (owned, upload, length) = (path.to_vec(), upload.to_owned(), bytes.len());
-        let add = move |directory: &Directory| directory.upload_part(&owned, &upload, number, &bytes);
+        let add = move |directory: &Directory, _: &GivenUp| directory.upload_part(&owned, &upload, number, &bytes);
         let tag = self.changing(Operation::Part, path, length as u64, add).await?;
         self.stats.count_uploaded(length);
         Ok(tag)
@@ -221,13 +225,15 @@ impl Origin for FileOrigin {
     async fn complete_upload(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<Attr, Failure> {
         check_parts(&self.directory.url, path, parts)?;
         let (owned, upload, parts) = (path.to_vec(), upload.to_owned(), parts.to_vec());
-        let complete = move |directory: &Directory| directory.complete_upload(&owned, &upload, size, &parts);
+        let complete = move |directory: &Directory, given_up: &GivenUp| {
+            directory.complete_upload(&owned, (&*upload, size, &*parts), given_up)
+        };
         self.changing(Operation::Complete, path, size, complete).await
     }
 
     async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
         let (owned, upload) = (path.to_vec(), upload.to_owned());
-        self.changing(Operation::Abort, path, 0, move |directory| directory.abort_upload(&owned, &upload)).await
+        self.changing(Operation::Abort, path, 0, move |directory, _| directory.abort_upload(&owned, &upload)).await
     }
 
     async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
@@ -235,22 +241,24 @@ impl Origin for FileOrigin {
         self.directory.check_change(to)?;
         let size = self.stat(from).await?.size();
         let (from, owned) = (from.to_vec(), to.to_vec());
-        self.changing(Operation::Copy, to, size, move |directory| directory.copy(&from, &owned)).await
+        let copy = move |directory: &Directory, given_up: &GivenUp| directory.copy(&from, &owned, given_up);
+        self.changing(Operation::Copy, to, size, copy).await
     }
 
     async fn remove(&self, path: &[u8]) -> Result<(), Failure> {
         let owned = path.to_vec();
-        self.changing(Operation::Remove, path, 0, move |directory| directory.remove(&owned)).await
+        let remove = move |directory: &Directory, given_up: &GivenUp| directory.remove(&owned, given_up);
+        self.changing(Operation::Remove, path, 0, remove).await
     }
 
     async fn make_directory(&self, path: &[u8]) -> Result<Attr, Failure> {
         let owned = path.to_vec();
-        self.changing(Operation::Put, path, 0, move |directory| directory.make_directory(&owned)).await
+        self.changing(Operation::Put, path, 0, move |directory, _| directory.make_directory(&owned)).await
     }
 
     async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
         let owned = path.to_vec();
-        self.changing(Operation::Remove, path, 0, move |directory| directory.remove_directory(&owned)).await
+        self.changing(Operation::Remove, path, 0, move |directory, _| directory.remove_directory(&owned)).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use forebay_types::{Attr, Failure, FsPath};
+use forebay_types::{Attr, Failure, FileVersion, FsPath};
 
 use crate::shared::DraftInner;
 use crate::sync::Held;
@@ -55,6 +55,13 @@ impl Draft {
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.inner.state.lock().new
+    }
+
+    /// Whether `version` is what the origin has of it, as far as is known here, and bytes that were not written come from.
+    #[must_use]
+    pub fn rests_on(&self, version: &FileVersion) -> bool {
+        let state = self.inner.state.lock();
+        state.base.as_ref().is_some_and(|base| base.version().id() == version.id())
     }
 
     /// Where it belongs.

@@ -103,11 +103,12 @@ impl DraftInner {
     pub(crate) async fn bytes_to_send(self: &Arc<Self>, range: Range<u64>) -> Result<Bytes, Failure> {
         let inner = Arc::clone(self);
         let gather = move || {
+            // A cut is on the disk a moment before it is noted: in between, what was cut off would be read as zeros of the file as it was.
+            let _io = inner.io.read();
             let (pieces, file, base, path) = {
                 let state = inner.state.lock();
                 (state.content.pieces(range.clone()), state.file.clone(), state.base.clone(), state.path.clone())
             };
-            // Without `io`: parts that are being sent are not let go of, and those that are cut are sent again.
             let lender = Some(Arc::clone(&inner.shared.buffers));
             inner.gather_pieces(&pieces, range, file.as_deref(), base, &path, lender)
         };

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use crate::edit::punch;
 use crate::shared::{DraftInner, StagingShared};
 use crate::staged_file::As;
-use crate::state::{DraftState, StagedFile, WrittenDown};
+use crate::state::{DraftState, StagedFile, Upload, WrittenDown};
 
 /// What part of the room is made free at once.
 const SHARE: u64 = 16;
@@ -87,6 +87,10 @@ impl DraftInner {
             let mut state = self.state.lock();
             // Of what another process works with, or may, the bytes are where the record says.
             if state.unlinked || state.left.is_some() || state.is_lent {
+                return 0;
+            }
+            // An upload that is being given up is about to take its parts with it.
+            if matches!(&state.upload, Upload::Begun(upload) if upload.given_up.is_cancelled()) {
                 return 0;
             }
             let ranges = state.arrived(wanted);

@@ -144,7 +144,8 @@ impl DraftState {
     pub(crate) fn changed(&mut self, rough: bool) -> bool {
         self.dirty = true;
         (self.modified, self.used) = (SystemTime::now(), Instant::now());
-        rough || self.written_down == WrittenDown::Exactly
+        // A sync may have ended since the staged file was asked for, and then its record was removed.
+        rough || (self.written_down != WrittenDown::Roughly && !self.unlinked)
     }
 
     /// What is to be written down by a process, for its owner. `exact`: nothing is being changed.

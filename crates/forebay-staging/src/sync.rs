@@ -360,11 +360,14 @@ impl DraftInner {
             let state = self.state.lock();
             let has_the_only_copy = state.content.gone() > 0 || state.unlinked || state.left.is_some();
             match &state.upload {
-                Upload::Begun(upload) if !has_the_only_copy => Arc::clone(upload),
+                Upload::Begun(upload) if !has_the_only_copy => {
+                    // Before the lock goes: from now on nothing is let go of because this upload has it.
+                    upload.given_up.cancel();
+                    Arc::clone(upload)
+                }
                 _ => return,
             }
         };
-        upload.given_up.cancel();
         match self.shared.remote.abort(&upload.path, &upload.name).await {
             Ok(()) => {
                 let mut state = self.state.lock();

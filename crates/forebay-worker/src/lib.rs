@@ -45,6 +45,7 @@ mod source;
 mod stats;
 mod unaided;
 mod versions;
+mod weight;
 mod worker;
 mod writes;
 

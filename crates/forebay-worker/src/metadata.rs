@@ -38,12 +38,10 @@ use crate::coalescing::Coalescing;
 use crate::invalidation_log::InvalidationLog;
 use crate::namespace::Resolved;
 use crate::scope::{Scope, Scopes};
+use crate::weight::names;
 
 /// Names in one page of a listing at most: what S3 gives at once.
 const MAX_PAGE: u32 = 1000;
-/// What is known of one name takes so many bytes at most, or counts as that of several: whoever asks chooses paths and
-/// tokens, and may make them as long as a request.
-const BYTES_OF_A_NAME: usize = 1 << 10;
 
 /// How metadata is cached.
 #[derive(Clone, Copy, Debug)]
@@ -99,11 +97,6 @@ impl Page {
     fn encoded(&self) -> &PageOfNames {
         self.encoded.get_or_init(|| PageOfNames::encode(&self.names.entries, self.names.next.as_deref()))
     }
-}
-
-/// As how many names something counts that has so many, and so many bytes besides them.
-pub(crate) fn names(names: usize, bytes: usize) -> u32 {
-    u32::try_from(names.max(1) + bytes / BYTES_OF_A_NAME).unwrap_or(u32::MAX)
 }
 
 /// An entry goes when it is not believed any more.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_types::{Failure, FailureKind, FileId, FileVersion, VersionTag};
 use moka::sync::Cache;
 
-use crate::metadata::names;
+use crate::weight::names;
 
 /// A description takes a few hundred bytes, 100 MB in all; a longer one counts as several.
 const CAPACITY: u64 = 262_144;

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use forebay_e2e::{Bucket, Setup, finish};
 
-use super::{One, SOON, bytes, close, errno};
+use super::{One, SOON, Two, bytes, close, errno};
 
 /// > `rename(2)` of a file replaces the file at the new name at once, and the old name is gone when it returns.
 #[test]
@@ -51,6 +51,21 @@ fn an_open_file_is_renamed() {
     std::fs::rename(one.path("b"), one.path("c")).unwrap();
     reader.read_exact_at(&mut read, 0).unwrap();
     assert_eq!(&read, b"one two\0three");
+}
+
+#[test]
+fn what_another_mount_has_put_there_is_not_mixed_with_what_is_written_here() {
+    let two = Two::new();
+    let (old, new) = (bytes(1, 1000), bytes(2, 2000));
+    std::fs::write(two.a.path("f"), &old).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(two.a.path("f")).unwrap();
+    std::fs::write(two.b.path("f"), &new).unwrap();
+    assert_eq!(errno(std::fs::rename(two.a.path("f"), two.a.path("g"))), libc::ESTALE);
+    assert!(two.object("f").unwrap() == new, "theirs stays");
+    let written = file.write_all_at(b"x", 0).and_then(|()| close(file));
+    let ours = [b"x", &old[1..]].concat();
+    let expected = if written.is_ok() { &ours } else { &new };
+    assert!(two.object("f").unwrap() == *expected && two.object("g").is_none_or(|copy| copy == new));
 }
 
 #[test]

@@ -130,6 +130,20 @@ async fn what_is_on_its_way_is_hidden_and_cannot_be_reached() {
 }
 
 #[tokio::test]
+async fn a_change_that_nobody_waits_for_any_more_is_not_made() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    std::fs::write(root.path().join("f"), b"later").unwrap();
+    let given_up = super::GivenUp::default();
+    drop(given_up.waited_for());
+    let put = origin.directory.put(b"f", &Bytes::from_static(b"earlier"), &given_up);
+    assert_eq!(put.unwrap_err().kind(), FailureKind::TimedOut);
+    assert_eq!(origin.directory.remove(b"f", &given_up).unwrap_err().kind(), FailureKind::TimedOut);
+    assert_eq!(std::fs::read(root.path().join("f")).unwrap(), b"later");
+    assert_eq!(names_in(root.path()), ["f"]);
+}
+
+#[tokio::test]
 async fn an_upload_is_of_the_file_that_it_was_begun_for() {
     let root = tempfile::tempdir().unwrap();
     let origin = origin(root.path());

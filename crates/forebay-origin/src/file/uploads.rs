@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use tracing::{info, warn};
 
 use super::directory::{Directory, HIDDEN, nanos};
+use super::given_up::GivenUp;
 use super::writes::new_name;
 use crate::names::{no_such_part, no_such_upload, not_of_size};
 
@@ -73,9 +74,8 @@ impl Directory {
     pub(super) fn complete_upload(
         &self,
         path: &[u8],
-        upload: &str,
-        size: u64,
-        tags: &[String],
+        (upload, size, tags): (&str, u64, &[String]),
+        given_up: &GivenUp,
     ) -> Result<Attr, Failure> {
         if let Some(attr) = self.completed.find(path, upload) {
             return Ok(attr);
@@ -106,7 +106,7 @@ impl Directory {
         if written != size {
             return Err(not_of_size(&self.url, path, size, written));
         }
-        let attr = self.place(draft, path)?;
+        let attr = self.place(draft, path, given_up)?;
         self.completed.remember(upload, &attr);
         self.remove_upload(upload);
         Ok(attr)

@@ -22,6 +22,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::directory::{Directory, HIDDEN, proc_path, tag};
+use super::given_up::GivenUp;
 use crate::names::{
     check_change, exists, invalid, is_a_directory, not_a_directory, not_empty, not_found, shown, version_changed,
 };
@@ -55,11 +56,11 @@ impl Directory {
         Ok(())
     }
 
-    pub(super) fn put(&self, path: &[u8], bytes: &Bytes) -> Result<Attr, Failure> {
+    pub(super) fn put(&self, path: &[u8], bytes: &Bytes, given_up: &GivenUp) -> Result<Attr, Failure> {
         self.check_file(path)?;
         let draft = self.draft(path)?;
         (&draft.file).write_all(bytes).map_err(|error| self.io_failure(path, &error))?;
-        self.place(draft, path)
+        self.place(draft, path, given_up)
     }
 
     pub(super) fn create(&self, path: &[u8], bytes: &Bytes) -> Result<Attr, Failure> {
@@ -69,7 +70,7 @@ impl Directory {
         self.place_new(&draft, path)
     }
 
-    pub(super) fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
+    pub(super) fn copy(&self, from: &[u8], to: &[u8], given_up: &GivenUp) -> Result<Attr, Failure> {
         let (fd, before) = self.open(from)?;
         if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
             return Err(not_found(&self.url, from));
@@ -90,10 +91,10 @@ impl Directory {
         }
         let mode = Mode::from_raw_mode(before.st_mode & 0o777);
         rustix::fs::fchmod(&draft.file, mode).map_err(|error| self.failure(to, error))?;
-        self.place(draft, to)
+        self.place(draft, to, given_up)
     }
 
-    pub(super) fn remove(&self, path: &[u8]) -> Result<(), Failure> {
+    pub(super) fn remove(&self, path: &[u8], given_up: &GivenUp) -> Result<(), Failure> {
         let parent = match self.parent(path, false) {
             Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => {
                 return Ok(());
@@ -103,6 +104,7 @@ impl Directory {
         if self.is_directory(&parent, path)? {
             return Err(is_a_directory(&self.url, path));
         }
+        self.check_wanted(path, given_up)?;
         match rustix::fs::unlinkat(&parent, last_name(path), AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(self.failure(path, error)),
@@ -161,7 +163,7 @@ impl Directory {
     }
 
     /// Gives a draft, whose bytes are complete, its name.
-    pub(super) fn place(&self, draft: Draft, path: &[u8]) -> Result<Attr, Failure> {
+    pub(super) fn place(&self, draft: Draft, path: &[u8], given_up: &GivenUp) -> Result<Attr, Failure> {
         let failed = |error| self.failure(path, error);
         let (parent, name) = (self.parent(path, true)?, last_name(path));
         match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -179,6 +181,7 @@ impl Directory {
             },
         }
         rustix::fs::fsync(&draft.file).map_err(failed)?;
+        self.check_wanted(path, given_up)?;
         rustix::fs::renameat(&draft.root, &*draft.name, &parent, name).map_err(|error| match error {
             Errno::ISDIR => is_a_directory(&self.url, path),
             error => failed(error),
@@ -187,6 +190,12 @@ impl Directory {
         // After the rename, which is a change of the file's state, too.
         let stat = rustix::fs::fstat(&draft.file).map_err(failed)?;
         self.attr(path, &stat).ok_or_else(|| not_found(&self.url, path))
+    }
+
+    /// Refuses the last step of a change that nobody waits for any more: it would undo what came after it.
+    fn check_wanted(&self, path: &[u8], given_up: &GivenUp) -> Result<(), Failure> {
+        let late = || format!("{}: the file system answered too late", shown(&self.url, path));
+        if given_up.is_so() { Err(Failure::new(FailureKind::TimedOut, late())) } else { Ok(()) }
     }
 
     /// The same where there is nothing of that name: a second name, which a file system refuses where there is one, and then the

@@ -415,7 +415,7 @@ async fn a_file_that_a_page_held_back_is_told_as_it_is_when_it_is_told() {
     server.delete("d/b");
     let second = sizes(origin.list(b"d", first.next.as_deref(), 2).await.unwrap());
     assert_eq!(second, [(b"c".to_vec(), 1)]);
-    // Nobody tells others what a file is by what he asks for.
+    // What is asked for tells nobody what a file is.
     let forged = r#"{"after":null,"held":[{"key":"d/a","size":0,"etag":"\"old\"","modified_nanos":0},
         {"key":"d/none","size":9,"etag":null,"modified_nanos":0}]}"#;
     let told = sizes(origin.list(b"d", Some(forged), 9).await.unwrap());

@@ -89,6 +89,32 @@ async fn synced_files_make_room_before_anything_is_lost() {
     assert!(rig.remote.object(&path("/new")).unwrap() == bytes);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_let_go_of_because_an_upload_has_it_that_is_being_aborted() {
+    let rig = Rig::new();
+    let options = StagingOptions { timeout: Duration::from_millis(200), ..small(&rig, 4) };
+    let staging = rig.open_with(options, &STEPS);
+    let bytes = pattern(3 * PART as usize, 7);
+    let failed = staging.create(path("/failed")).unwrap();
+    write(&failed, 0, &bytes);
+    rig.remote.fail(Verb::Complete, 1, FailureKind::Unavailable);
+    rig.remote.hold(Verb::Abort);
+    let finishing = {
+        let failed = Arc::clone(&failed);
+        tokio::spawn(async move { failed.finish().await })
+    };
+    until("its upload is being aborted", || rig.remote.waiting(Verb::Abort) == 1).await;
+    let other = staging.create(path("/other")).unwrap();
+    assert!(other.write(0, pattern(2 * PART as usize, 8)).await.is_err(), "there is no room");
+    rig.remote.release(Verb::Abort);
+    finishing.await.unwrap().unwrap_err();
+    drop(failed);
+    let id = crate::staged(&rig.dir()).unwrap().into_iter().find(|file| file.path == path("/failed")).unwrap().id;
+    let remote: Arc<dyn crate::Remote> = Arc::new(rig.remote.clone());
+    crate::retry(&rig.dir(), &id, remote, crate::RetryOptions::default()).await.unwrap();
+    assert!(rig.remote.object(&path("/failed")).unwrap() == bytes);
+}
+
 #[tokio::test]
 async fn a_writer_who_finds_no_room_in_time_is_told_so() {
     let rig = Rig::new();

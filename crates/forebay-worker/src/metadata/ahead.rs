@@ -49,7 +49,7 @@ struct Listers {
 
 impl Ahead {
     pub(super) fn new() -> Self {
-        let weigh = |path: &FsPath, _: &Arc<Directory>| super::names(1, path.as_bytes().len());
+        let weigh = |path: &FsPath, _: &Arc<Directory>| crate::weight::names(1, path.as_bytes().len());
         let directories = Cache::builder().max_capacity(COUNTED).weigher(weigh);
         let directories = directories.eviction_policy(EvictionPolicy::lru());
         Self { directories: directories.build(), listers: Listers::default() }
