@@ -351,7 +351,7 @@ impl FileSystem {
 }
 
 fn replaced_meanwhile(from: &FsPath, to: &FsPath) -> Failure {
-    let message = format!("{from} was replaced by another writer while it was copied to {to}, and is still there");
+    let message = format!("{from} was replaced or removed by another writer while it was copied to {to}");
     Failure::new(FailureKind::VersionChanged, message)
 }
 
