@@ -130,7 +130,7 @@ impl Node {
     /// Kills keepers, and what starts them, as a pod ends.
     pub(crate) fn kill_keepers(&mut self) {
         let mut host = self.keepers.take().expect("who starts keepers");
-        let _ = self.shell(&format!("kill -9 $({KEEPERS} | cut -d/ -f3)")).succeeded();
+        self.kill_all(KEEPERS);
         host.wait().unwrap();
     }
 
@@ -176,7 +176,14 @@ impl Node {
 
     /// The same of the daemons.
     pub(crate) fn kill_daemons(&self) {
-        let _ = self.shell(&format!("kill -9 $({DAEMONS} | cut -d/ -f3)")).succeeded();
+        self.kill_all(DAEMONS);
+    }
+
+    /// Kills all that are listed so, and waits for their end: until a processor has seen the signal, they are listed.
+    fn kill_all(&self, listed: &str) {
+        let kill = format!("pids=$({listed} | cut -d/ -f3); kill -9 $pids");
+        let end = "for pid in $pids; do while grep -qsa . /proc/$pid/cmdline; do sleep 0.01; done; done";
+        let _ = self.shell(&format!("{kill} && {end}")).succeeded();
     }
 
     fn connect(&self) -> Result<Channel, tonic::transport::Error> {
