@@ -68,7 +68,8 @@ class Client:
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
         self._session: _native.Session | None = None
-        self._connecting = threading.Lock()
+        #: Not kept from its own thread: a signal's handler may use the client that its thread connects.
+        self._connecting = threading.RLock()
         self._is_closed = False
         _processes.register(self)
 
@@ -266,13 +267,16 @@ class Client:
     def end(self) -> None:
         """Used at the end of the interpreter."""
         # A thread that connects may do so for as long as a server does not answer. It goes with the process.
-        if not self._connecting.locked():
-            self.close()
+        if self._connecting.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self._connecting.release()
 
     def forget(self) -> None:
         """Used after a fork, in the child."""
         # Another thread of the parent may have held the lock.
-        self._connecting = threading.Lock()
+        self._connecting = threading.RLock()
         self._session = None
 
     def __enter__(self) -> Self:
@@ -298,14 +302,25 @@ class Client:
         return self._connect() if session is None else session
 
     def _connect(self) -> _native.Session:
+        unused: _native.Session | None = None
         with self._connecting:
-            if self._is_closed:
-                raise ValueError("the client is closed; make another one")
-            if self._session is None:
+            if self._session is None and not self._is_closed:
                 _logging.begin()
-                session = _native.Session.start(*self._settings)
-                self._session = session
-            return self._session
+                unused = self._keep(_native.Session.start(*self._settings))
+            session = self._session
+        if unused is not None:
+            unused.close()
+        if session is None:
+            raise ValueError("the client is closed; make another one")
+        return session
+
+    def _keep(self, started: _native.Session) -> _native.Session | None:
+        """Make ``started`` the session, or give it back: a signal's handler may have connected or closed the client meanwhile."""
+        # Nothing is called in between, so no handler comes in between, either.
+        if self._session is None and not self._is_closed:
+            self._session = started
+            return None
+        return started
 
 
 class File(io.RawIOBase):

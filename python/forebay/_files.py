@@ -147,7 +147,10 @@ def _reopened(
 
 
 class WriteFile(AbstractBufferedFile):
-    """A file that is being written. It is there, whole, when it is closed; in a transaction, when that ends."""
+    """A file that is being written. It is there, whole, when it is closed; in a transaction, when that ends.
+
+    If an exception ends its ``with``, it never was.
+    """
 
     # Of fsspec's, which has no types.
     buffer: io.BytesIO
@@ -165,9 +168,15 @@ class WriteFile(AbstractBufferedFile):
     ) -> None:
         kwargs.pop("size", None)
         self._upload = upload
+        self._is_given_up = False
         super().__init__(fs, path, mode, cast(Any, block_size or AT_ONCE), autocommit=autocommit, **kwargs)
         if mode == "ab":
-            self._begin_with(path)
+            try:
+                self._begin_with(path)
+            except BaseException:
+                # Or fsspec would make what was copied by now the file, once this is collected.
+                self.discard()
+                raise
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Add bytes at the end; how many. What is long is sent as it is."""
@@ -191,14 +200,22 @@ class WriteFile(AbstractBufferedFile):
         finally:
             self.closed = True
 
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Completes it, or gives it up after an exception."""
+        if kind is None or self.closed:
+            self.close()
+        else:
+            self.discard()
+
     def commit(self) -> None:
-        """Have the file there, at the end of a transaction."""
-        self.close()
-        self._upload.finish()
+        """Have the file there, at the end of a transaction, unless it was given up before."""
+        if not self._is_given_up:
+            self.close()
+            self._upload.finish()
 
     def discard(self) -> None:
         """Have it never been."""
-        self.closed = True
+        self.closed = self._is_given_up = True
         self._upload.abort()
 
     def _upload_chunk(self, final: bool = False) -> bool:
@@ -216,6 +233,17 @@ class WriteFile(AbstractBufferedFile):
                 while piece := before.pread(AT_ONCE, self.loc):
                     self._upload.write(piece)
                     self.loc += len(piece)
+
+
+class TextWriteFile(io.TextIOWrapper):
+    """Text that is being written to a :class:`WriteFile`, or to what compresses for one."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Completes the file, or gives it up after an exception."""
+        file: Any = self.buffer
+        if kind is not None and isinstance(file, WriteFile) and not file.closed:
+            file.discard()
+        self.close()
 
 
 class AsyncReadFile(AbstractAsyncStreamedFile):

@@ -28,7 +28,8 @@ class _Forwarding:
     """The thread, and how it ends."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        #: A signal's handler that connects may interrupt a thread that has it.
+        self._lock = threading.RLock()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -36,11 +37,15 @@ class _Forwarding:
         _native.log_start(wanted())
         with self._lock:
             if self._thread is None and not self._is_over.is_set():
-                thread = threading.Thread(target=self._run, name="forebay-log", daemon=True)
-                # At the end of the interpreter none can be started.
-                with contextlib.suppress(RuntimeError):
-                    thread.start()
-                    self._thread = thread
+                # Known before it is started, so that such a handler starts no other one.
+                self._thread = thread = threading.Thread(target=self._run, name="forebay-log", daemon=True)
+                try:
+                    # At the end of the interpreter none can be started.
+                    with contextlib.suppress(RuntimeError):
+                        thread.start()
+                finally:
+                    if not thread.is_alive():
+                        self._thread = None
 
     def end(self) -> None:
         self._is_over.set()

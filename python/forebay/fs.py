@@ -11,8 +11,9 @@ one cache. Paths are those of the namespace: ``forebay:///dir/file``, ``forebay:
 Nothing is cached here, neither bytes nor listings: the client knows what is current, as a mount does. ``refresh=True`` of ``info`` and
 ``ls``, and ``invalidate_cache``, have the origin asked. What waits for nothing is answered on the calling thread, without fsspec's loop.
 
-What is written is there when its file is closed, whole or not at all; in a transaction, when that ends. A file system may be used in a
-forked process, by any number of threads, and be pickled.
+What is written is there when its file is closed, whole or not at all; in a transaction, when that ends. What the ``with`` of
+``fs.open`` writes never was if an exception ends it. A file system may be used in a forked process, by any number of threads, and be
+pickled.
 """
 
 # fsspec has no types.
@@ -35,7 +36,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import stringify_path
 
 from forebay._client import Client
-from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, WriteFile, details
+from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, TextWriteFile, WriteFile, details
 from forebay._ranges import Ranges
 from forebay._room import room_of_loop
 from forebay._settings import Setting, Settings
@@ -341,6 +342,13 @@ class ForebayFileSystem(AsyncFileSystem):
             # The file was replaced. Once more, of what is there now.
             await self._beside.stat(rpath, revalidate=True)
             callback.absolute_update(0)
+
+    def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
+        """A file, as of fsspec. Text, too, is given up if an exception ends its ``with``."""
+        if "b" in mode or "r" in mode:
+            return super().open(path, mode, *args, **kwargs)
+        text = {name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs}
+        return TextWriteFile(self.open(path, mode.replace("t", "") + "b", *args, **kwargs), **text)
 
     def _open(
         self,

@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from forebay._settings import Settings
 from forebay.aio import AsyncClient
 
-from .conftest import SMALL, content
+from .conftest import SMALL, SOON, content
 
 
 def test_stat_says_what_a_name_is(client: forebay.Client) -> None:
@@ -161,9 +162,22 @@ def test_a_whole_file_is_read_as_it_is_now_and_takes_no_more_memory_than_it_has(
 
 def test_a_thread_that_connects_for_ever_holds_up_no_end() -> None:
     client = forebay.Client._of(Settings.of(None, "127.0.0.1:1", None, None, {}))
-    with client._connecting:
-        client.end()
-    client.close()
+    is_connecting, is_over = threading.Event(), threading.Event()
+
+    def connect() -> None:
+        with client._connecting:
+            is_connecting.set()
+            is_over.wait(SOON)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    assert is_connecting.wait(SOON)
+    client.end()
+    assert thread.is_alive() and not client._is_closed
+    is_over.set()
+    thread.join()
+    client.end()
+    assert client._is_closed
 
 
 def test_a_pickled_client_is_its_settings_and_a_pickled_file_its_version(client: forebay.Client, origin: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import errno
+import gc
 import io
 import json
 import multiprocessing
@@ -249,6 +250,30 @@ def test_a_transaction_is_seen_at_its_end_or_never(fs: Any, origin: Path, tmp_pa
     assert fs.cat_file("/t/put") == content(5, 9 << 20)
     fs.pipe_file("/t/after", b"no transaction")
     assert (origin / "t" / "after").exists()
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab", "w"])
+def test_a_file_whose_block_an_exception_ends_never_was(fs: Any, origin: Path, mode: str) -> None:
+    before = (origin / "large").read_bytes()
+    half = content(3, 9 << 20) if "b" in mode else "half"
+    with pytest.raises(RuntimeError), fs.open("/large", mode) as file:
+        file.write(half)
+        raise RuntimeError
+    with fs.transaction:
+        with pytest.raises(RuntimeError), fs.open("/t/half", mode) as file:
+            file.write(half)
+            raise RuntimeError
+        fs.pipe_file("/t/whole", b"whole")
+    assert (origin / "large").read_bytes() == before
+    assert (origin / "t" / "whole").exists() and not (origin / "t" / "half").exists()
+
+
+def test_a_file_that_cannot_be_added_to_stays_as_it_was(fs: Any, origin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay._client.File.pread", refuse)
+    with pytest.raises(PermissionError):
+        fs.open("/small", "ab")
+    gc.collect()
+    assert (origin / "small").stat().st_size == 33
 
 
 def test_names_are_removed_copied_and_moved(fs: Any, origin: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -11,11 +12,16 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import forebay
 import numpy
 import pytest
+from forebay import _client, _logging, _native
+from forebay._settings import Settings
 
 from .conftest import SMALL, SOON, HungWorker, content, in_fork
 
@@ -214,6 +220,91 @@ def test_a_signal_handler_reads_though_the_interrupted_read_holds_all_that_may_b
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert found and all(found)
+
+
+class Started:
+    """A session that tells whether it was closed."""
+
+    def __init__(self, session: _native.Session) -> None:
+        self._session = session
+        self.is_closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._session.close()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """All sessions that are started. While the first one is, this thread gets SIGUSR1."""
+    sessions: list[Started] = []
+    start = _native.Session.start
+
+    def interrupted(*settings: Any) -> Started:
+        session = Started(start(*settings))
+        sessions.append(session)
+        if len(sessions) == 1:
+            signal.raise_signal(signal.SIGUSR1)
+        return session
+
+    monkeypatch.setattr(_client, "_native", SimpleNamespace(Session=SimpleNamespace(start=interrupted)))
+    return sessions
+
+
+@contextlib.contextmanager
+def handling(handle: Callable[..., object]) -> Iterator[None]:
+    """SIGUSR1, by ``handle``, and no wait for ever."""
+
+    def be_late(*_: object) -> None:
+        raise AssertionError("the handler waits for its own thread")
+
+    before = signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGALRM, be_late)
+    signal.alarm(int(SOON))
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGALRM, before[1])
+
+
+def test_a_signal_handler_may_use_the_client_that_its_thread_connects(origin: Path, started: list[Started]) -> None:
+    client = forebay.Client._of(Settings.of(None, None, origin, None, SMALL))
+    found: list[bytes] = []
+    with handling(lambda *_: found.append(client.read("/small"))):
+        found.append(client.read("/small"))
+    assert found == 2 * [(origin / "small").read_bytes()]
+    # Of two connections the handler's stays, which it may have files of.
+    assert [session.is_closed for session in started] == [True, False]
+    client.close()
+    assert started[1].is_closed
+
+
+def test_a_client_that_a_handler_closes_while_it_connects_is_closed(origin: Path, started: list[Started]) -> None:
+    client = forebay.Client._of(Settings.of(None, None, origin, None, SMALL))
+    with handling(lambda *_: client.close()), pytest.raises(ValueError, match="the client is closed"):
+        client.read("/small")
+    assert [session.is_closed for session in started] == [True]
+
+
+def test_a_signal_handler_may_connect_while_the_thread_of_messages_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    forwarding, made = _logging._Forwarding(), list[threading.Thread]()
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            made.append(self)
+            signal.raise_signal(signal.SIGUSR1)
+            super().start()
+
+    monkeypatch.setattr(_logging, "threading", SimpleNamespace(Thread=Interrupted))
+    with handling(lambda *_: forwarding.begin()):
+        forwarding.begin()
+    assert [thread.is_alive() for thread in made] == [True]
+    forwarding.end()
+    assert not made[0].is_alive()
 
 
 def test_a_call_whose_handler_forks_ends_in_the_child_and_goes_on_in_the_parent(hung_worker: HungWorker) -> None:

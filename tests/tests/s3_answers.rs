@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use forebay_e2e::{S3Keys, S3Scene, Setup, assert_s3_refused, at, credentials, ruled_out_by_mode, s3_status};
+use forebay_e2e::{
+    S3Key, S3Keys, S3Scene, Setup, assert_s3_refused, at, credentials, eventually, ruled_out_by_mode, s3_status,
+};
 use forebay_testkit::{DataSet, Fault};
 use futures::StreamExt as _;
+use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredential, S3CopyIfNotExists};
+use object_store::client::HttpRequest;
 use object_store::signer::Method;
-use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMultipartOptions, PutPayload};
+use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMultipartOptions, PutPayload};
 
+const SOON: Duration = Duration::from_secs(60);
 const PLAIN: &str = "its clients speak plain text, and know no authority of the cluster";
 
 #[test]
@@ -126,4 +131,105 @@ fn the_first_bytes_of_a_cold_object_do_not_wait_for_those_that_follow() {
         }
     });
     assert_eq!((bytes.len() as u64, data.first_difference(0, &bytes)), (size, None));
+}
+
+/// A key that may write, once the endpoint knows it. It has to have the object `k`.
+fn writer(scene: &S3Scene) -> S3Key {
+    let key = scene.keys.add("writer", "another");
+    let client = scene.client_of(&key);
+    eventually("the new key is known", SOON, || scene.run(client.head(&at("k"))).is_ok());
+    key
+}
+
+#[test]
+fn a_copy_under_a_condition_has_the_bytes_that_met_it() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let scene = S3Scene::start();
+    // In two parts.
+    let (first, second, size) = (DataSet::new(1), DataSet::new(2), 9 << 20);
+    scene.bucket.put("k", first, size);
+    let key = writer(&scene);
+    let tag = scene.run(scene.client().head(&at("k"))).unwrap().e_tag.unwrap();
+    // This client sends one header of our choice with each copy, and takes 412 for a target that is there.
+    let under = |tag: &str| {
+        let condition = S3CopyIfNotExists::Header("x-amz-copy-source-if-match".to_owned(), tag.to_owned());
+        AmazonS3Builder::new()
+            .with_endpoint(format!("http://{}", scene.endpoint.address()))
+            .with_allow_http(true)
+            .with_region("us-east-1")
+            .with_bucket_name(S3Scene::BUCKET)
+            .with_access_key_id(&key.access)
+            .with_secret_access_key(&key.secret)
+            .with_copy_if_not_exists(condition)
+            .build()
+            .unwrap()
+    };
+    let refused = scene.run(under("\"other\"").copy_if_not_exists(&at("k"), &at("none"))).unwrap_err();
+    assert!(matches!(refused, Error::AlreadyExists { .. }), "{refused:?}");
+    assert!(!scene.bucket.path_of("none").exists());
+    let met = under(&tag);
+    scene.run(met.copy_if_not_exists(&at("k"), &at("calm"))).unwrap();
+    assert_eq!(scene.bucket.object("calm").len() as u64, size);
+    assert_eq!(first.first_difference(0, &scene.bucket.object("calm")), None);
+
+    // What was looked at is replaced before the origin does anything.
+    let proxy = scene.bucket.proxy();
+    let changes = || {
+        let requests = proxy.counts().requests;
+        ["PUT", "POST"].iter().filter_map(|method| requests.get(*method)).sum::<u64>()
+    };
+    let before = changes();
+    proxy.inject_changes(1000, Fault::Status(503));
+    let copied = scene.run(async {
+        let (from, to) = (at("k"), at("copy"));
+        let replaced = async {
+            while changes() == before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            scene.bucket.put("k", second, size);
+            proxy.heal();
+        };
+        tokio::join!(met.copy_if_not_exists(&from, &to), replaced).0
+    });
+    // What was cached of the old one may be evicted, and then there is nothing to copy.
+    match copied {
+        Ok(()) => assert_eq!(first.first_difference(0, &scene.bucket.object("copy")), None),
+        Err(error) => assert!(!scene.bucket.path_of("copy").exists(), "{error:?}"),
+    }
+    let refused = scene.run(met.copy_if_not_exists(&at("k"), &at("late"))).unwrap_err();
+    assert!(matches!(refused, Error::AlreadyExists { .. }), "{refused:?}");
+    assert!(!scene.bucket.path_of("late").exists());
+}
+
+#[test]
+fn a_list_that_is_not_what_was_signed_is_refused_and_no_error_of_ours() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let scene = S3Scene::start();
+    for key in ["k", "1", "2"] {
+        scene.bucket.put_text(key, "open");
+    }
+    let S3Key { access, secret } = writer(&scene);
+    let credential = AwsCredential { key_id: access, secret_key: secret, token: None };
+    let list = |key: &str| format!("<Delete><Object><Key>{key}</Key></Object></Delete>");
+    let target = format!("/{}?delete", S3Scene::BUCKET);
+    let sent = |signed: &str, body: &str, length: usize| {
+        let mut request = HttpRequest::new(signed.to_owned().into());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = format!("http://{}{target}", scene.endpoint.address()).parse().unwrap();
+        AwsAuthorizer::new(&credential, "s3", "us-east-1").try_authorize(&mut request, None).unwrap();
+        let mut headers: Vec<String> = vec![format!("content-length: {length}")];
+        headers.extend(request.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())));
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        scene.ask("POST", &target, &headers, body.as_bytes())
+    };
+    let (one, other) = (list("1"), list("2"));
+    assert_s3_refused(&sent(&one, &other, other.len()), 403, "SignatureDoesNotMatch");
+    assert_s3_refused(&sent(&one, &one, 3 << 20), 400, "MaxMessageLengthExceeded");
+    let answer = sent(&one, &one, one.len());
+    assert_eq!(s3_status(&answer), 200, "{answer}");
+    assert!(scene.bucket.path_of("2").exists() && !scene.bucket.path_of("1").exists());
 }

@@ -11,6 +11,10 @@ use crate::fields::shown;
 use crate::mount_table::{Entry, MountTable};
 use crate::volume::Volume;
 
+/// Where the kubelet has parts of a pod's volumes (`subPath`), in the pod's directory. It takes them away before it has the volume
+/// unpublished, and one may be left all the same, as by a kubelet that was killed.
+const SUBPATHS: &str = "volume-subpaths";
+
 /// What is left for a volume to be mounted where it is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounting {
@@ -32,8 +36,10 @@ pub(crate) enum Publishing {
 }
 
 /// What is left for a volume to leave a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
+    /// Take away these parts of it first, one after the other.
+    Clear(Vec<PathBuf>),
     /// Take the bind away. The mount serves others.
     Unbind,
     /// Unmount it, and wait for its daemon to end.
@@ -114,8 +120,15 @@ pub(crate) fn unpublishing(table: &MountTable, target: &Path, kubelet: &Path) ->
     if !entry.is_ours() {
         return Err(not_ours(entry));
     }
-    let is_bind = table.others_of(entry, kubelet).next().is_some();
-    Ok(if is_bind { Leaving::Unbind } else { Leaving::End })
+    let subpaths = pod_of(target, kubelet).join(SUBPATHS);
+    let others = || table.others_of(entry, kubelet);
+    if others().any(|other| !other.starts_with(&subpaths)) {
+        return Ok(Leaving::Unbind);
+    }
+    // The volume is this pod's alone. With a part of it, its daemon would stay, for a pod that is gone. The table has the topmost last.
+    let mut parts: Vec<PathBuf> = others().map(Path::to_owned).collect();
+    parts.reverse();
+    Ok(if parts.is_empty() { Leaving::End } else { Leaving::Clear(parts) })
 }
 
 /// What is left for a volume to leave `staging`.
@@ -229,6 +242,26 @@ mod tests {
         assert_eq!(step(&[bound], "/k/pods/1"), Ok(Leaving::End), "a volume of its pod alone");
         assert_eq!(step(&[STAGED], "/k/pods/1"), Ok(Leaving::Done));
         assert_eq!(step(&[OTHERS], STAGING), Err(Code::FailedPrecondition));
+    }
+
+    #[test]
+    fn a_volume_of_its_pod_alone_ends_also_where_the_kubelet_has_left_parts_of_it() {
+        let target = "/k/pods/1/volumes/mount";
+        let part = |pod: u8, number: u8| format!("/k/pods/{pod}/volume-subpaths/data/main/{number}");
+        let line = |place: &str| format!("0:50 {place} rw fuse.forebay s3://b");
+        let step = |places: &[&str]| {
+            let lines: Vec<String> = places.iter().map(|place| line(place)).collect();
+            let table = table(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+            unpublishing(&table, Path::new(target), Path::new(KUBELET)).unwrap()
+        };
+        let [first, second, other] = [part(1, 0), part(1, 1), part(2, 0)];
+        let parts = [&second, &first].map(PathBuf::from).to_vec();
+        assert_eq!(step(&[target, &first, &second]), Leaving::Clear(parts));
+        assert_eq!(step(&[target]), Leaving::End);
+        // The mount is not this pod's alone.
+        for shared in [other.as_str(), STAGING, "/k/pods/1/elsewhere"] {
+            assert_eq!(step(&[target, &first, shared]), Leaving::Unbind, "{shared}");
+        }
     }
 
     #[test]

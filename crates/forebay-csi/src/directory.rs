@@ -48,6 +48,15 @@ impl KubeletDirectory {
         Place::of(&self.named, path, field)
     }
 
+    /// The place of a path that the kernel's table has.
+    ///
+    /// # Errors
+    /// When it is not below this directory, or no text.
+    pub(crate) fn place_at(&self, path: &Path) -> Result<Place, Refusal> {
+        let text = path.to_str().ok_or_else(|| Refusal::internal(format!("{} is no text", path.display())))?;
+        Place::of(&self.path, text, "a mount")
+    }
+
     /// A place's path, as the kernel's table has it.
     pub(crate) fn absolute(&self, place: &Place) -> PathBuf {
         self.path.join(place.below())
@@ -194,6 +203,8 @@ mod tests {
         let kubelet = KubeletDirectory::new(&link).unwrap();
         let target = kubelet.place(link.join("pods/1").to_str().unwrap(), "target_path").unwrap();
         kubelet.open(&target).unwrap();
-        assert_eq!(kubelet.absolute(&target), directory.path().canonicalize().unwrap().join("pods/1"));
+        let path = kubelet.absolute(&target);
+        assert_eq!(path, directory.path().canonicalize().unwrap().join("pods/1"));
+        assert_eq!(kubelet.place_at(&path).unwrap(), target);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::StatVfs;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::answers::{Answer, Answers};
 use crate::binding;
@@ -240,6 +240,12 @@ impl Volumes {
                 Leaving::Done => {
                     self.daemons.forget(id, kind);
                     return Ok(());
+                }
+                Leaving::Clear(parts) => {
+                    for part in parts {
+                        warn!(volume = id.as_str(), part = %part.display(), "the kubelet has left a part of a volume");
+                        binding::unmount(&self.kubelet, &self.kubelet.place_at(&part)?)?;
+                    }
                 }
                 Leaving::Unbind => binding::unmount(&self.kubelet, place)?,
                 Leaving::End => self.daemons.unmount(id, kind, &path).await?,

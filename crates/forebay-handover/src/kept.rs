@@ -187,9 +187,62 @@ pub enum Taken {
 /// dead.
 #[derive(Debug)]
 pub struct KeeperLink {
-    wire: Mutex<Wire>,
+    conversation: Mutex<Conversation>,
     socket: UnixStream,
     restart: Option<Restart>,
+}
+
+/// What is asked of a keeper, and what it answers, in the order in which it was asked. Nothing in an answer says to what it is one.
+#[derive(Debug)]
+struct Conversation {
+    wire: Wire,
+    /// Answers that have not begun to come: the last one is to what was asked last, those before it come late.
+    awaited: u32,
+    /// How long the keeper may take to answer.
+    within: Duration,
+}
+
+impl Conversation {
+    fn new(socket: UnixStream, within: Duration) -> io::Result<Self> {
+        Ok(Self { wire: Wire::new(socket)?, awaited: 0, within })
+    }
+
+    /// Says something that is answered.
+    fn ask(&mut self, what: &ToKeeper) -> Result<(), WireError> {
+        self.wire.send(what, &[])?;
+        self.awaited += 1;
+        Ok(())
+    }
+
+    /// The same, to keep `what`.
+    fn ask_to_keep(&mut self, first: &ToKeeper, what: &Kept) -> Result<(), WireError> {
+        send_kept(&mut self.wire, first, &ToKeeper::Clones, what)?;
+        self.awaited += 1;
+        Ok(())
+    }
+
+    /// The answer to what was asked last, or its beginning; `None` when it does not come in time. What comes late is passed over, or what
+    /// was asked before would be taken for done now.
+    fn answer(&mut self) -> Result<Option<(FromKeeper, Vec<OwnedFd>)>, WireError> {
+        let until = Instant::now() + self.within;
+        while let Some((said, descriptors)) = self.wire.receive(Some(until))? {
+            // The rest of an answer.
+            if matches!(said, FromKeeper::Clones) {
+                continue;
+            }
+            self.awaited = self.awaited.saturating_sub(1);
+            if self.awaited == 0 {
+                return Ok(Some((said, descriptors)));
+            }
+            debug!(?said, "the keeper answers late");
+        }
+        Ok(None)
+    }
+
+    /// What comes next of an answer that has begun.
+    fn more(&mut self) -> Result<Option<(FromKeeper, Vec<OwnedFd>)>, WireError> {
+        self.wire.receive(Some(Instant::now() + self.within))
+    }
 }
 
 impl KeeperLink {
@@ -198,7 +251,8 @@ impl KeeperLink {
     /// # Errors
     /// When the socket cannot be used.
     pub fn new(socket: UnixStream, restart: Option<Restart>) -> io::Result<Self> {
-        Ok(Self { wire: Mutex::new(Wire::new(socket.try_clone()?)?), socket, restart })
+        let conversation = Conversation::new(socket.try_clone()?, ANSWERED_WITHIN)?;
+        Ok(Self { conversation: Mutex::new(conversation), socket, restart })
     }
 
     /// What the keeper has.
@@ -206,9 +260,9 @@ impl KeeperLink {
     /// # Errors
     /// When it does not answer.
     pub fn take(&self) -> io::Result<Taken> {
-        let mut wire = self.wire.lock();
-        wire.send(&ToKeeper::Take, &[]).map_err(told)?;
-        match answer(&mut wire)? {
+        let mut conversation = self.conversation.lock();
+        conversation.ask(&ToKeeper::Take).map_err(told)?;
+        match in_time(conversation.answer())? {
             (FromKeeper::Nothing, _) => Ok(Taken::Nothing),
             (FromKeeper::Served, _) => Ok(Taken::Served),
             (FromKeeper::Given { clones }, descriptors) => {
@@ -218,7 +272,7 @@ impl KeeperLink {
                         Ok(kept) => return Ok(Taken::Given(kept)),
                         Err(coming) => coming,
                     };
-                    match answer(&mut wire)? {
+                    match in_time(conversation.more())? {
                         (FromKeeper::Clones, descriptors) => coming.more(descriptors).map_err(told)?,
                         (other, _) => return Err(unexpected(&other)),
                     }
@@ -239,31 +293,32 @@ impl Keeps for KeeperLink {
     }
 
     fn keep(&self, what: &Kept) -> io::Result<()> {
-        let mut wire = self.wire.lock();
+        let mut conversation = self.conversation.lock();
         let clones = u32::try_from(what.clones.len()).ok().filter(|clones| *clones <= MAX_CLONES);
         let clones = clones.ok_or_else(|| io::Error::other("there are too many threads"))?;
         let first = ToKeeper::Keep { clones, restart: self.restart.clone() };
-        send_kept(&mut wire, &first, &ToKeeper::Clones, what).map_err(told)?;
-        match answer(&mut wire)? {
+        conversation.ask_to_keep(&first, what).map_err(told)?;
+        match in_time(conversation.answer())? {
             (FromKeeper::Kept, _) => Ok(()),
             (other, _) => Err(unexpected(&other)),
         }
     }
 
     fn leave(&self) {
-        if let Err(error) = self.wire.lock().send(&ToKeeper::Left, &[]) {
+        // It is not answered.
+        if let Err(error) = self.conversation.lock().wire.send(&ToKeeper::Left, &[]) {
             debug!(%error, "the keeper does not listen");
         }
     }
 
     fn forget(&self) {
-        let mut wire = self.wire.lock();
-        if let Err(error) = wire.send(&ToKeeper::Forget, &[]) {
+        let mut conversation = self.conversation.lock();
+        if let Err(error) = conversation.ask(&ToKeeper::Forget) {
             // It sees for itself that the mount has ended.
             return debug!(%error, "the keeper does not listen");
         }
         // It ends, or says that it does not.
-        match wire.receive::<FromKeeper>(Some(Instant::now() + ANSWERED_WITHIN)) {
+        match conversation.answer() {
             Err(WireError::Closed) => {}
             other => warn!(?other, "the keeper of the mount does not end"),
         }
@@ -274,9 +329,9 @@ impl Keeps for KeeperLink {
     }
 }
 
-fn answer(wire: &mut Wire) -> io::Result<(FromKeeper, Vec<OwnedFd>)> {
-    let received = wire.receive(Some(Instant::now() + ANSWERED_WITHIN)).map_err(told)?;
-    received.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "the keeper of the mount does not answer"))
+fn in_time<T>(answer: Result<Option<T>, WireError>) -> io::Result<T> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the keeper of the mount does not answer");
+    answer.map_err(told)?.ok_or_else(late)
 }
 
 fn told(error: WireError) -> io::Error {
@@ -288,4 +343,80 @@ fn told(error: WireError) -> io::Error {
 
 fn unexpected(said: &FromKeeper) -> io::Error {
     io::Error::other(format!("the keeper of the mount says what was not asked: {said:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+
+    use super::*;
+
+    /// A link that does not wait, and the other end of it. What is sent over a socket of this machine is there at once.
+    fn impatient() -> (KeeperLink, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let conversation = Conversation::new(ours.try_clone().unwrap(), Duration::ZERO).unwrap();
+        (KeeperLink { conversation: Mutex::new(conversation), socket: ours, restart: None }, theirs)
+    }
+
+    fn keeper(socket: &UnixStream) -> Wire {
+        Wire::new(socket.try_clone().unwrap()).unwrap()
+    }
+
+    fn descriptor() -> OwnedFd {
+        tempfile::tempfile().unwrap().into()
+    }
+
+    fn kept() -> Kept {
+        Kept { memory: descriptor(), connection: descriptor(), clones: Vec::new() }
+    }
+
+    fn is_late<T>(ended: io::Result<T>) -> bool {
+        ended.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_is_none_to_what_was_asked_after_it() {
+        let (link, socket) = impatient();
+        let mut keeper = keeper(&socket);
+        assert!(is_late(link.keep(&kept())));
+        keeper.send(&FromKeeper::Kept, &[]).unwrap();
+        assert!(is_late(link.keep(&kept())), "it is the first one that is kept");
+        for _ in 0..2 {
+            keeper.send(&FromKeeper::Kept, &[]).unwrap();
+        }
+        link.keep(&kept()).unwrap();
+        assert!(is_late(link.keep(&kept())), "nothing is left");
+        for said in [FromKeeper::Kept, FromKeeper::Served] {
+            keeper.send(&said, &[]).unwrap();
+        }
+        assert!(matches!(link.take().unwrap(), Taken::Served));
+    }
+
+    #[test]
+    fn what_nobody_waited_for_is_passed_over_with_all_that_belongs_to_it() {
+        let (link, socket) = impatient();
+        let mut keeper = keeper(&socket);
+        assert!(is_late(link.take()));
+        let file = descriptor();
+        keeper.send(&FromKeeper::Given { clones: 2 }, &[file.as_fd(), file.as_fd()]).unwrap();
+        keeper.send(&FromKeeper::Clones, &[file.as_fd(), file.as_fd()]).unwrap();
+        keeper.send(&FromKeeper::Kept, &[]).unwrap();
+        link.keep(&kept()).unwrap();
+        keeper.send(&FromKeeper::Given { clones: 1 }, &[file.as_fd(), file.as_fd()]).unwrap();
+        assert!(is_late(link.take()), "a clone is missing");
+        keeper.send(&FromKeeper::Clones, &[file.as_fd()]).unwrap();
+        keeper.send(&FromKeeper::Nothing, &[]).unwrap();
+        assert!(matches!(link.take().unwrap(), Taken::Nothing));
+    }
+
+    #[test]
+    fn the_end_is_waited_for_whatever_comes_late_before_it() {
+        let (link, socket) = impatient();
+        assert!(is_late(link.keep(&kept())));
+        keeper(&socket).send(&FromKeeper::Kept, &[]).unwrap();
+        socket.shutdown(Shutdown::Write).unwrap();
+        let mut conversation = link.conversation.lock();
+        conversation.ask(&ToKeeper::Forget).unwrap();
+        assert!(matches!(conversation.answer(), Err(WireError::Closed)));
+    }
 }

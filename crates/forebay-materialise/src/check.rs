@@ -5,11 +5,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_types::{SECTOR_SIZE, SectorChecksums};
 use tokio::time::Instant;
 
 use crate::backend::View;
+use crate::error::is_lack;
 use crate::name::Name;
 use crate::record::Record;
 use crate::shared::{Checked, LocalShared};
@@ -17,11 +19,19 @@ use crate::stats::Counts;
 
 /// Read at once.
 const PIECE: u32 = 32 * SECTOR_SIZE;
+/// When the next file is looked for after there was too little to open one: descriptors, or memory.
+const LATER: Duration = Duration::from_secs(1);
 
 /// Checks one file after the other until the mount is closed.
 pub(crate) async fn run(shared: Arc<LocalShared>) {
     while let Some(file) = shared.next_check().await {
         let checked = one(&shared, file).await;
+        if checked == Checked::Later {
+            tokio::select! {
+                () = shared.closing.cancelled() => {}
+                () = tokio::time::sleep(LATER) => {}
+            }
+        }
         shared.checked(file.id, checked);
     }
 }
@@ -33,7 +43,7 @@ async fn one(shared: &Arc<LocalShared>, name: Name) -> Checked {
     let (record, mut view) = match opened {
         Some(Ok((Some(record), view))) => (record, view),
         Some(Ok((None, _))) => return wrong(name, &"its record is not what was written"),
-        Some(Err(error)) => return wrong(name, &error),
+        Some(Err(error)) => return unread(name, &error),
         None => return Checked::Ended,
     };
     let (start, mut offset) = (Instant::now(), 0);
@@ -52,7 +62,7 @@ async fn one(shared: &Arc<LocalShared>, name: Name) -> Checked {
                 tracing::warn!(file = %name, %path, offset, "a materialised file is no longer what it was, and goes");
                 return Checked::Wrong;
             }
-            Some(Err(error)) => return wrong(name, &error),
+            Some(Err(error)) => return unread(name, &error),
             None => return Checked::Ended,
         }
         offset += length;
@@ -64,6 +74,14 @@ async fn one(shared: &Arc<LocalShared>, name: Name) -> Checked {
         }
     }
     Checked::Right(record.version)
+}
+
+fn unread(name: Name, error: &io::Error) -> Checked {
+    if is_lack(error) {
+        tracing::debug!(file = %name, %error, "a materialised file cannot be checked now");
+        return Checked::Later;
+    }
+    wrong(name, error)
 }
 
 fn wrong(name: Name, why: &dyn std::fmt::Display) -> Checked {

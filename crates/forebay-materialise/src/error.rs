@@ -40,6 +40,11 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |cause| LocalError::Io { action, path, cause }
 }
 
+/// Whether an error says that the process or the kernel lacks descriptors or memory for a moment, and nothing of the file.
+pub(crate) fn is_lack(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR))
+}
+
 /// Says that there are none, and why: loudly where somebody asked for them.
 pub(crate) fn say_off(is_automatic: bool, why: &str) {
     match is_automatic {

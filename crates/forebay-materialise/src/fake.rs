@@ -186,6 +186,8 @@ pub(crate) struct Faults {
     pub(crate) is_held: bool,
     /// The backend says that so much is free.
     pub(crate) free: Option<u64>,
+    /// So many times a file cannot be opened, since there are too many open.
+    pub(crate) lacking: usize,
 }
 
 /// A directory, as if it were memory, with faults.
@@ -231,6 +233,16 @@ impl FakeBackend {
         std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
     }
 
+    /// Whether there is a descriptor left.
+    fn descriptor(&self) -> io::Result<()> {
+        let mut faults = self.faults.0.lock();
+        if faults.lacking == 0 {
+            return Ok(());
+        }
+        faults.lacking -= 1;
+        Err(io::Error::from_raw_os_error(libc::EMFILE))
+    }
+
     /// How many files there are, in whatever place.
     pub(crate) fn files(&self) -> usize {
         let count = |dir: &std::path::Path| std::fs::read_dir(dir).map_or(0, Iterator::count);
@@ -253,6 +265,7 @@ impl FileBackend for FakeBackend {
     }
 
     fn open(&self, name: Name) -> io::Result<OwnedFd> {
+        self.descriptor()?;
         let opened = self.tree.open(name);
         let step = self.on_open.lock().take();
         step.into_iter().for_each(|step| step());
@@ -260,10 +273,12 @@ impl FileBackend for FakeBackend {
     }
 
     fn view(&self, name: Name) -> io::Result<Box<dyn View>> {
+        self.descriptor()?;
         self.tree.view(name)
     }
 
     fn record(&self, name: Name) -> io::Result<Option<Record>> {
+        self.descriptor()?;
         self.tree.record(name)
     }
 

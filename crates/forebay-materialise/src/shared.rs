@@ -4,11 +4,12 @@
 //! are opened, waiters told, and tasks spawned, each of which [`LocalShared::close`] waits for.
 
 mod loan;
+mod pinning;
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -75,6 +76,8 @@ pub(crate) enum Checked {
     Right(FileVersion),
     /// It is not, or cannot be read.
     Wrong,
+    /// It could not be opened now, which says nothing of it.
+    Later,
     /// The mount is being closed.
     Ended,
 }
@@ -153,7 +156,7 @@ impl LocalShared {
             Answer::Wait => Err(Some(self.wait(state, id, limit))),
             Answer::No => Err(None),
         });
-        self.verdict(name, verdict)
+        self.verdict(name, verdict).unwrap_or(Verdict::No)
     }
 
     pub(crate) fn want(&self, id: FileId, version: &FileVersion, why: Why) -> Result<Verdict, NotTaken> {
@@ -166,15 +169,15 @@ impl LocalShared {
                 Answer::No => Err(None),
             })
         })?;
-        Ok(self.verdict(name, verdict))
+        self.verdict(name, verdict)
     }
 
-    fn verdict(&self, name: Name, found: Result<Option<LocalFile>, Option<Waiting>>) -> Verdict {
+    fn verdict(&self, name: Name, found: Result<Option<LocalFile>, Option<Waiting>>) -> Result<Verdict, NotTaken> {
         match found {
-            Ok(Some(file)) => Verdict::Ready(file),
-            Ok(None) => self.pinned(name).map_or(Verdict::No, Verdict::Ready),
-            Err(Some(waiting)) => Verdict::Waiting(waiting),
-            Err(None) => Verdict::No,
+            Ok(Some(file)) => Ok(Verdict::Ready(file)),
+            Ok(None) => self.pinned(name).map(Verdict::Ready),
+            Err(Some(waiting)) => Ok(Verdict::Waiting(waiting)),
+            Err(None) => Ok(Verdict::No),
         }
     }
 
@@ -185,48 +188,6 @@ impl LocalShared {
         waiters.retain(|waiter| !waiter.is_closed());
         waiters.push(tell);
         Waiting { file, limit, counts: Arc::clone(&self.counts) }
-    }
-
-    /// Opens a file that the index has pinned for it.
-    fn pinned(&self, name: Name) -> Option<LocalFile> {
-        match self.backend.open(name) {
-            Ok(descriptor) => {
-                let shared = Weak::clone(&self.this);
-                let release = Box::new(move |id| {
-                    if let Some(shared) = shared.upgrade() {
-                        shared.released(id);
-                    }
-                });
-                Some(self.change(|state, now| {
-                    // Of two that are opened at once only one would be told of what a check finds.
-                    if let Some(file) = state.opened_already(name.id, now) {
-                        return file;
-                    }
-                    // Meanwhile a check may have found it wrong.
-                    let is_wrong = AtomicBool::new(!state.index.is_right(&name.id));
-                    let pinned = Arc::new(Pinned { id: name.id, size: name.size, descriptor, is_wrong, release });
-                    state.open.insert(name.id, Arc::downgrade(&pinned));
-                    LocalFile { pinned }
-                }))
-            }
-            Err(error) => {
-                tracing::warn!(file = %name, %error, "a materialised file cannot be opened, and goes");
-                self.change(|state, now| {
-                    state.index.unpin(name.id, now);
-                    state.index.lost(name.id, now);
-                });
-                None
-            }
-        }
-    }
-
-    fn released(&self, id: FileId) {
-        self.change(|state, now| {
-            if state.open.get(&id).is_some_and(|open| open.strong_count() == 0) {
-                state.open.remove(&id);
-            }
-            state.index.unpin(id, now);
-        });
     }
 
     fn carry_out(&self, work: Work) {
@@ -256,16 +217,6 @@ impl LocalShared {
                     drop(waiter.send(answer));
                 }
             }
-        }
-    }
-
-    /// Pins and opens a file for an open or a request that waited for it.
-    fn taken(&self, name: Name) -> Result<LocalFile, NotTaken> {
-        let found = self.change(|state, now| state.index.pin(&name.id).then(|| state.opened_already(name.id, now)));
-        match found {
-            Some(Some(file)) => Ok(file),
-            Some(None) => self.pinned(name).ok_or(NotTaken::Dropped),
-            None => Err(NotTaken::Dropped),
         }
     }
 
@@ -341,7 +292,7 @@ impl LocalShared {
             match checked {
                 Checked::Right(version) => state.index.checked(id, Some(version), true, now),
                 Checked::Wrong => state.index.checked(id, None, false, now),
-                Checked::Ended => {}
+                Checked::Later | Checked::Ended => {}
             }
             // Not dropped here: the last one takes the lock.
             let open = state.open.get(&id).filter(|_| is_wrong)?.upgrade()?;

@@ -318,6 +318,39 @@ async fn who_opens_a_file_at_once_with_another_is_told_of_what_rots_too() {
 }
 
 #[tokio::test]
+async fn a_file_that_cannot_be_opened_for_want_of_descriptors_stays() {
+    let rig = Rig::new(first());
+    let version = version("/a", SIZE);
+    drop(rig.file(&version).await.unwrap());
+    let reads = rig.source.reads();
+    rig.backend.fault(|faults| faults.lacking = 2);
+    assert!(matches!(rig.open(&version), Verdict::No), "it is served as ever");
+    assert!(matches!(rig.local.want(version.id(), &version, Why::Job), Err(NotTaken::Failed(_))));
+    assert_eq!((rig.local.list()[0].state, rig.local.list()[0].pins), (LocalState::Ready, 0));
+    let Verdict::Ready(file) = rig.open(&version) else { panic!("it is there") };
+    assert!(read(&file) == bytes_of(&version));
+    assert_eq!((rig.source.reads(), rig.local.list()[0].pins), (reads, 1));
+    drop(file);
+    rig.close().await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_checked_for_want_of_descriptors_is_checked_later() {
+    let backend = FakeBackend::new(BackendKind::Directory);
+    let version = version("/a", SIZE);
+    let rig = Rig::on(backend.clone(), first());
+    drop(rig.file(&version).await.unwrap());
+    rig.close().await;
+    backend.fault(|faults| faults.lacking = 1);
+    let rig = Rig::on(backend, options());
+    until("it is checked", || rig.local.stats().files.ready == 1).await;
+    let Verdict::Ready(file) = rig.open(&version) else { panic!("it is there") };
+    assert!(read(&file) == bytes_of(&version) && rig.source.reads() == 0);
+    drop(file);
+    rig.close().await;
+}
+
+#[tokio::test]
 async fn a_restart_uses_what_it_checked_and_nothing_else() {
     let backend = FakeBackend::new(BackendKind::Directory);
     let (good, bad) = (version("/good", SIZE), version("/bad", SIZE));

@@ -145,7 +145,7 @@ pub trait Origin: Send + Sync + 'static {
     }
 
     /// Makes `path` a file of these bytes where there is nothing of that name: of several who do so at once, one does. Where an
-    /// answer was lost, the file that is there may be this one.
+    /// answer was lost, a file that is told to be there may be this one if the origin keeps no metadata with it.
     ///
     /// # Errors
     /// `Exists` where there is something, `IsADirectory` where that is a directory, `Unsupported` by an origin that cannot promise

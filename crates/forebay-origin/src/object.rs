@@ -78,7 +78,8 @@ struct Wanted<'a> {
 /// An object store as an origin.
 pub struct ObjectStoreOrigin {
     client: Client,
-    requests: Requests,
+    /// Shared with what goes on after its caller has left.
+    requests: Arc<Requests>,
     warned_of_names: AtomicBool,
 }
 
@@ -91,7 +92,7 @@ impl ObjectStoreOrigin {
         variables: &HashMap<String, String>,
     ) -> Result<Self, OriginError> {
         let client = build::build(url, options, variables)?;
-        let requests = Requests::new(normal.into(), client.setting.clone(), options);
+        let requests = Arc::new(Requests::new(normal.into(), client.setting.clone(), options));
         Ok(Self { client, requests, warned_of_names: AtomicBool::new(false) })
     }
 

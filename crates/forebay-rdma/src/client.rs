@@ -87,13 +87,14 @@ impl RdmaTransport {
         let peer = Arc::clone(&address);
         let drive = options.drive;
         let recorder = options.trace.as_ref().map(|trace| Recorder::new(trace, &address));
+        let again = commands.downgrade();
         // If the I/O thread has ended, so has the queue, and calls learn of it.
         match &thread {
             Thread::Ucx(thread) => thread.run(move |core| {
-                drop(tokio::task::spawn_local(serve::<Connection>(core.clone(), peer, options, queue)));
+                drop(tokio::task::spawn_local(serve::<Connection>(core.clone(), peer, options, queue, again)));
             }),
             Thread::Verbs(thread, _) => thread.run(move |core| {
-                drop(tokio::task::spawn_local(serve::<VerbsConnection>(core.clone(), peer, options, queue)));
+                drop(tokio::task::spawn_local(serve::<VerbsConnection>(core.clone(), peer, options, queue, again)));
             }),
         };
         let restraint = Restraint::default();

@@ -1,6 +1,7 @@
 //! What a client's connection is made of, whatever carries its messages: UCX or verbs.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -239,6 +240,13 @@ pub(crate) trait ClientLink: Sized + 'static {
 
     /// Whether silence would mean anything: an answer is waited for, or its payload is on its way.
     fn watch(&self) -> bool;
+
+    /// Whether it takes no more calls, and no caller waits for one that it has: for an answer, for payload that is on its way, or to
+    /// begin.
+    fn is_spent(&self) -> bool;
+
+    /// Takes the calls that wait to begin.
+    fn take_waiting(&self) -> VecDeque<(Request, Call)>;
 
     /// No message finds it any more.
     fn forget(&self, core: &Self::Core);

@@ -4,6 +4,7 @@
 //! is to be fetched has a task of its own, which owns the caller's buffer until the operation has ended.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -300,6 +301,15 @@ impl ClientLink for Connection {
 
     fn watch(&self) -> bool {
         self.state.calls.borrow_mut().watch() || self.fetching.get() > 0
+    }
+
+    fn is_spent(&self) -> bool {
+        self.state.calls.borrow().is_spent() && self.fetching.get() == 0
+    }
+
+    /// Each begins at once.
+    fn take_waiting(&self) -> VecDeque<(Request, Call)> {
+        VecDeque::new()
     }
 
     fn forget(&self, core: &Core) {

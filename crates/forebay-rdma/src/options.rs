@@ -84,7 +84,8 @@ pub struct ClientOptions {
     pub dead_after: Duration,
     /// Calls under way at once; further ones wait for their turn.
     pub max_outstanding: usize,
-    /// Calls without a caller that the connection may have under way; with more, it ends with the last that has one.
+    /// Calls without a caller that a connection may have under way; with more, it takes no new ones and ends with the last that has a
+    /// caller. Through memory windows there are no more than half of those, 128.
     pub max_abandoned: usize,
     /// The address to connect from.
     pub bind: Option<IpAddr>,

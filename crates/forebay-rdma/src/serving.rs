@@ -1,5 +1,11 @@
 //! The task that owns a client's connection, on an I/O thread: it connects when there is a call, sends requests, and watches for
 //! silence and for the connection's end. What carries the messages, UCX or verbs, is a [`ClientLink`].
+//!
+//! A connection that takes no more calls serves those that it has beside the one that is made for the next: too many of its calls were
+//! given up, which hold what they have until they are answered, or its server has it come again.
+
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -17,19 +23,20 @@ use tokio_util::sync::CancellationToken;
 use crate::client_link::{Call, ClientLink, Command};
 use crate::options::ClientOptions;
 
-/// How often it is looked whether a connection that was outlived has all its answers.
+/// How often it is looked whether anybody waits for a connection that takes no more calls.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Serves the callers of one transport until they are gone, it is closed, or the I/O thread ends.
+/// Serves the callers of one transport until they are gone, it is closed, or the I/O thread ends. `again` sends to `commands`.
 pub(crate) async fn serve<C: ClientLink>(
     core: Rc<C::Core>,
     peer: Arc<str>,
     options: ClientOptions,
     mut commands: mpsc::UnboundedReceiver<Command>,
+    again: mpsc::WeakUnboundedSender<Command>,
 ) {
     let mut next = None;
     let mut closing = JoinSet::new();
-    // For connections that wait for their last answers.
+    // For connections that serve the last of their calls.
     let stop = C::stop(&core).clone();
     let hurry = stop.child_token();
     loop {
@@ -63,14 +70,13 @@ pub(crate) async fn serve<C: ClientLink>(
         match connected {
             Ok(connection) => {
                 let ended = run::<C>(&core, &connection, &options, Some(first), &mut commands).await;
-                let (error, again) = match ended {
-                    End::Lost(error) => (error, Next::Again(None)),
-                    End::Spent(command) => {
-                        (connection.state().lost("too many of its calls were abandoned"), Next::Again(command))
-                    }
+                let (error, then) = match ended {
+                    End::Lost(error) => (error, Next::Again),
                     End::Closed(closed) => (connection.state().lost("it was closed"), Next::End(closed)),
-                    End::Outlived => {
-                        closing.spawn_local(finish::<C>(Rc::clone(&core), connection, hurry.clone()));
+                    End::Retired(command) => {
+                        next = command;
+                        let (core, options) = (Rc::clone(&core), options.clone());
+                        closing.spawn_local(finish::<C>(core, connection, options, Some(again.clone()), hurry.clone()));
                         continue;
                     }
                 };
@@ -78,16 +84,13 @@ pub(crate) async fn serve<C: ClientLink>(
                 // A card whose link is down may take long to let go of what it was told to do; the next connection does
                 // not wait for that.
                 closing.spawn_local(async move { connection.close().await });
-                match again {
-                    Next::Again(command) => next = command,
-                    Next::End(closed) => {
-                        hurry.cancel();
-                        while closing.join_next().await.is_some() {}
-                        if let Some(closed) = closed {
-                            let _ = closed.send(());
-                        }
-                        return;
+                if let Next::End(closed) = then {
+                    hurry.cancel();
+                    while closing.join_next().await.is_some() {}
+                    if let Some(closed) = closed {
+                        let _ = closed.send(());
                     }
+                    return;
                 }
             }
             Err(error) => {
@@ -119,30 +122,83 @@ fn end<C: ClientLink>(core: &C::Core, connection: &C, error: &LinkError) {
     connection.state().ended.cancel();
 }
 
-/// Ends a connection in whose place another one is made, when all that was asked over it is answered, or it cannot be.
-async fn finish<C: ClientLink>(core: Rc<C::Core>, connection: Rc<C>, hurry: CancellationToken) {
+/// Ends a connection that takes no more calls, when no caller waits for what it has, or what they wait for cannot come. Calls that have
+/// not begun go to the one that is made in its place, by `next`; without it, there are none.
+async fn finish<C: ClientLink>(
+    core: Rc<C::Core>,
+    connection: Rc<C>,
+    options: ClientOptions,
+    next: Option<mpsc::WeakUnboundedSender<Command>>,
+    hurry: CancellationToken,
+) {
     let state = connection.state();
-    let answered = async {
-        while connection.watch() {
-            tokio::time::sleep(LOOK).await;
+    let served = async {
+        let mut liveness = Liveness::new(options.keepalive, options.dead_after, Instant::now());
+        loop {
             connection.sweep();
+            hand_over::<C>(&connection, next.as_ref());
+            if connection.is_spent() {
+                return state.lost("it took no more calls, and nobody waited for those that it had");
+            }
+            // A server that has its client come again hears no question after that, and answers none.
+            if !state.outlived.get()
+                && let Err(error) = judge::<C>(&core, &connection, &options, &mut liveness)
+            {
+                return error;
+            }
+            tokio::time::sleep(LOOK).await;
         }
     };
     let broken = async {
-        while state.broken.borrow().is_none() {
+        loop {
+            if let Some(error) = state.broken.borrow_mut().take() {
+                return error;
+            }
             state.changed.notified().await;
         }
     };
-    tokio::select! {
-        () = answered => {}
-        () = broken => {}
-        _ = connection.failed() => {}
-        () = hurry.cancelled() => {}
-    }
-    let broken = state.broken.borrow_mut().take();
-    let error = broken.unwrap_or_else(|| state.lost("its server had it come again, and answered no more"));
+    let error = tokio::select! {
+        error = served => error,
+        error = broken => error,
+        reason = connection.failed() => state.lost(reason),
+        () = hurry.cancelled() => state.lost("it was closed"),
+    };
     end::<C>(&core, &connection, &error);
     connection.close().await;
+}
+
+/// Sends calls that a connection has not begun, and will not, to the next one.
+fn hand_over<C: ClientLink>(connection: &C, next: Option<&mpsc::WeakUnboundedSender<Command>>) {
+    for (request, call) in connection.take_waiting() {
+        match next.and_then(mpsc::WeakUnboundedSender::upgrade) {
+            Some(commands) => drop(commands.send(Command::Call(request, call))),
+            None => call.end(Err(connection.state().lost("it was closed").into())),
+        }
+    }
+}
+
+/// What the silence of a peer means by now: it is asked whether it lives when it is time for that. When to look again.
+///
+/// # Errors
+/// It is taken for dead.
+fn judge<C: ClientLink>(
+    core: &C::Core,
+    connection: &C,
+    options: &ClientOptions,
+    liveness: &mut Liveness,
+) -> Result<Instant, LinkError> {
+    let (state, now) = (connection.state(), Instant::now());
+    if state.heard.get() + options.keepalive > now {
+        liveness.heard(state.heard.get());
+    }
+    match liveness.check(now) {
+        Verdict::Wait(at) => Ok(at),
+        Verdict::Ping(at) => {
+            connection.ping(core, &Request::on_path(Op::Ping, Bytes::new(), options.dead_after));
+            Ok(at)
+        }
+        Verdict::Dead => Err(state.lost(format!("it was silent for {:?}", options.dead_after))),
+    }
 }
 
 /// Connects and exchanges hellos.
@@ -193,19 +249,17 @@ pub(crate) async fn serve_last<C: ClientLink>(
     };
     let error = match ended {
         End::Lost(error) => error,
-        End::Spent(_) => connection.state().lost("its caller has left"),
         End::Closed(_) => connection.state().lost("it was closed"),
-        End::Outlived => return finish::<C>(core, connection, stop).await,
+        End::Retired(_) => return finish::<C>(core, connection, options.clone(), None, stop).await,
     };
     end::<C>(&core, &connection, &error);
     connection.close().await;
 }
 
 /// What to do after a connection.
-#[expect(clippy::large_enum_variant, reason = "there is one for each connection")]
 enum Next {
-    /// Wait for calls, after this one.
-    Again(Option<Command>),
+    /// Wait for calls.
+    Again,
     /// Nothing more.
     End(Option<oneshot::Sender<()>>),
 }
@@ -215,10 +269,8 @@ enum Next {
 enum End {
     /// It broke.
     Lost(LinkError),
-    /// It takes no more calls; this command is for the next one.
-    Spent(Option<Command>),
-    /// Its server wants another one in its place, and answers what was asked.
-    Outlived,
+    /// It takes no more calls, and serves those that it has; this command is for the next one.
+    Retired(Option<Command>),
     /// It is not wanted any more.
     Closed(Option<oneshot::Sender<()>>),
 }
@@ -245,13 +297,13 @@ async fn run<C: ClientLink>(
             match next {
                 Command::Call(request, call) => {
                     if let Some(again) = connection.start(core, request, call, &mut liveness) {
-                        return End::Spent(Some(again));
+                        return End::Retired(Some(again));
                     }
                 }
                 Command::Sweep => {
                     connection.sweep();
-                    if state.calls.borrow().is_spent() {
-                        return End::Spent(None);
+                    if !state.calls.borrow().is_accepting() {
+                        return End::Retired(None);
                     }
                 }
                 Command::Close(closed) => return End::Closed(Some(closed)),
@@ -259,7 +311,8 @@ async fn run<C: ClientLink>(
             command = commands.try_recv().ok();
         }
         if state.outlived.get() {
-            return End::Outlived;
+            state.calls.borrow_mut().retire();
+            return End::Retired(None);
         }
         if !watching && connection.watch() {
             watching = true;
@@ -284,23 +337,13 @@ async fn run<C: ClientLink>(
                 if !connection.watch() {
                     continue;
                 }
-                let now = Instant::now();
-                if state.heard.get() + options.keepalive > now {
-                    liveness.heard(state.heard.get());
+                match judge::<C>(core, connection, options, &mut liveness) {
+                    Ok(again) => {
+                        watching = true;
+                        due.as_mut().reset(again.into());
+                    }
+                    Err(error) => return End::Lost(error),
                 }
-                let again = match liveness.check(now) {
-                    Verdict::Wait(at) => at,
-                    Verdict::Ping(at) => {
-                        let ping = Request::on_path(Op::Ping, Bytes::new(), options.dead_after);
-                        connection.ping(core, &ping);
-                        at
-                    }
-                    Verdict::Dead => {
-                        return End::Lost(state.lost(format!("it was silent for {:?}", options.dead_after)));
-                    }
-                };
-                watching = true;
-                due.as_mut().reset(again.into());
             }
         }
     }

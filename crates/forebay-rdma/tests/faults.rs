@@ -265,6 +265,41 @@ async fn a_caller_may_leave_at_any_time() {
     server.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_with_too_many_calls_that_were_given_up_retires() {
+    let Some(library) = library() else { return };
+    let service = Scripted::new();
+    let server = serve(library, 0, service.clone()).await;
+    let options = ClientOptions { max_abandoned: 3, ..client_options() };
+    let (client, link) = link_with(library, server.local_addr(), options);
+    let buffers = pool(8);
+    let staying = tokio::spawn({
+        let link = Arc::clone(&link);
+        async move { call(&link, read(Behaviour::Gated, 0, 0, 10, LONG)).await }
+    });
+    until("the call that stays", || service.started() == 1).await;
+    for given_up in 1..=4 {
+        let call = link.call(read(Behaviour::Never, 0, 0, 10, LONG), buffers.try_alloc(10));
+        tokio::select! {
+            biased;
+            reply = call => panic!("a reply to a call that is never answered: {reply:?}"),
+            () = until("the call reaches the service", || service.started() == 1 + given_up) => {}
+        }
+    }
+    until("nothing is on its way to their buffers", || buffers.used() == 0).await;
+    // New calls take another connection, and the old one lives as long as a caller waits on it.
+    assert_serves(&link).await;
+    assert_eq!(server.connections(), 2);
+    assert!(!staying.is_finished());
+    service.open(1);
+    assert!(within("the call that stayed", staying).await.unwrap().is_ok());
+    until("the old connection ends", || server.connections() == 1).await;
+    assert_serves(&link).await;
+    link.close().await;
+    server.close().await;
+    client.close().await;
+}
+
 /// A client that always has as many reads under way as it may is not one that takes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_always_full_outlives_the_stall_timeout() {

@@ -18,7 +18,7 @@ use forebay_identity::LiveIdentity;
 use forebay_identity::testing::Cluster;
 use forebay_rdma::verbs::VerbsServer;
 use forebay_rdma::{ClientOptions, ClientSecurity, FabricOptions, RdmaTransport, ServerSecurity};
-use forebay_transport::conformance::{Driven, Fixture, Scripted};
+use forebay_transport::conformance::{Behaviour, Driven, Fixture, Scripted, read, until, within};
 use forebay_transport::{LocalTransport, Service, Transport, TransportKind};
 use forebay_types::{ByteSize, Role};
 use tokio::sync::Mutex;
@@ -122,6 +122,38 @@ async fn it_says_what_it_is() {
     let Some(devices) = devices() else { return };
     let link = devices.good_link(SocketAddr::new(devices.server.1, 1));
     assert_eq!(link.kind(), TransportKind::Verbs);
+}
+
+/// They keep their windows until they are answered, which these never are, so the connection makes way for one that has all of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_were_given_up_do_not_take_all_windows() {
+    let Some(devices) = devices() else { return };
+    let service = Scripted::new();
+    let server = devices.serve(0, service.clone(), None).await;
+    let buffers = common::pool(8);
+    let link = devices.link(server.local_addr(), common::client_options(), buffers.clone());
+    let staying = tokio::spawn({
+        let link = Arc::clone(&link);
+        async move { common::call(&link, read(Behaviour::Gated, 0, 0, 10_000, common::LONG)).await }
+    });
+    until("the read that stays", || service.started() == 1).await;
+    // As many as there are windows, of which that one has one.
+    for given_up in 1..=256 {
+        let call = link.call(read(Behaviour::Never, 0, 0, 5000, common::LONG), buffers.try_alloc(5000));
+        tokio::select! {
+            biased;
+            reply = call => panic!("a reply to a call that is never answered: {reply:?}"),
+            () = until("the read reaches the service", || service.started() == 1 + given_up) => {}
+        }
+    }
+    common::assert_serves(&link).await;
+    assert!(!staying.is_finished());
+    service.open(1);
+    assert!(within("the read that stayed", staying).await.unwrap().is_ok());
+    until("the old connection ends", || server.connections() == 1).await;
+    link.close().await;
+    until("all memory is back", || buffers.used() == 0).await;
+    server.close().await;
 }
 
 /// The queue pairs of both ends are brought up by ourselves: the client's for what it asks, the worker's for the packets that its client

@@ -30,6 +30,20 @@ struct Known {
     wish: Option<Permission>,
     subject: Subject,
     refused: Option<String>,
+    /// A list in the body is being read, and the operation is not called yet.
+    is_list_awaited: bool,
+    broke: Option<Unread>,
+}
+
+/// Why a list in a body is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// Its client sent nothing of it for too long.
+    Late,
+    /// Its client broke off.
+    BrokenOff,
+    /// It came, and is not what was signed.
+    NotAsSigned,
 }
 
 impl Asked {
@@ -63,6 +77,27 @@ impl Asked {
     /// Whether its signature was good.
     pub(crate) fn is_signed(&self) -> bool {
         self.known.lock().identity.is_some()
+    }
+
+    /// The library reads a list in the body, before it calls the operation.
+    pub(crate) fn awaits_list(&self) {
+        self.known.lock().is_list_awaited = true;
+    }
+
+    /// The operation was called, with the list in the body if there is one.
+    pub(crate) fn is_called(&self) {
+        self.known.lock().is_list_awaited = false;
+    }
+
+    /// The body ends early; `why` as far as it is known by whoever receives it.
+    pub(crate) fn broke(&self, why: Unread) {
+        self.known.lock().broke = Some(why);
+    }
+
+    /// Why the list is not read, of a request that failed while that was awaited.
+    pub(crate) fn unread(&self) -> Option<Unread> {
+        let known = self.known.lock();
+        known.is_list_awaited.then(|| known.broke.unwrap_or(Unread::NotAsSigned))
     }
 
     /// It is about `path`, and wants this of it. Of a copy, what is read is told first.

@@ -11,7 +11,7 @@ use forebay_types::{Attr, FailureKind, Permission};
 use futures::StreamExt as _;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput, CompleteMultipartUploadOutput,
-    CompletedPart, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, CreateMultipartUploadInput,
+    CompletedPart, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CreateMultipartUploadInput,
     CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput,
     DeletedObject, ETag, Error, ObjectIdentifier, PutObjectInput, PutObjectOutput, UploadPartInput, UploadPartOutput,
 };
@@ -25,7 +25,7 @@ use crate::etag::{self, PartTag};
 use crate::failure::{self, of_upload};
 use crate::receive::Incoming;
 use crate::sending::{MAX_PART, MAX_PUT};
-use crate::served::{Found, Served, no_such_key, without};
+use crate::served::{Served, without};
 
 /// Objects that are deleted at once for one request.
 const DELETES: usize = 16;
@@ -284,30 +284,8 @@ impl Served {
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
 
-    /// What is copied, if the conditions hold for it, and where it lies.
-    ///
-    /// # Errors
-    /// As of a read, and when a condition does not hold.
-    pub(crate) async fn source(
-        &self,
-        caller: &Caller,
-        source: CopySource,
-        conditions: &Conditions,
-    ) -> S3Result<(Found, Place)> {
-        let CopySource::Bucket { bucket, key, version_id } = source else {
-            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
-        };
-        without(&[("a version by its id", version_id.is_some_and(|version| &*version != "null"))])?;
-        let found = self.find(caller, &bucket, &key, true).await?;
-        // Of a copy, either way it is a condition that does not hold.
-        let unmet =
-            |_| S3Error::with_message(S3ErrorCode::PreconditionFailed, "the source does not meet the conditions");
-        conditions.check(&found.tag, &found.attr).map_err(unmet)?;
-        let place = self.reach(caller, &bucket, &key, Permission::Read)?.ok_or_else(no_such_key)?;
-        Ok((found, place))
-    }
-
-    /// The store copies; from one origin to another, nobody does.
+    /// The store copies; from one origin to another, nobody does. Under conditions, what they were found to hold for is read
+    /// and sent: the store would copy what is there by then.
     pub(crate) async fn copy_object(
         &self,
         request: S3Request<CopyObjectInput>,
@@ -322,7 +300,7 @@ impl Served {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let (_, from) = self.source(&caller, input.copy_source, &conditions).await?;
+        let (found, from) = self.source(&caller, input.copy_source, &conditions).await?;
         let to = self.target(&caller, &input.bucket, &input.key)?;
         if from.is_directory || to.is_directory {
             let message = "directories are not copied; copy what is in them";
@@ -332,7 +310,13 @@ impl Served {
             let message = "an object cannot be copied to itself: the cache carries no metadata that this could change";
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
         }
-        let attr = self.client.copy(&from.path, &to.path).await.map_err(|failure| failure::of_write(&failure))?;
+        let attr = match found.version().filter(|_| conditions.are_any()) {
+            Some(version) => self.copy_version(version, found.attr.replicas, &to.path).await?,
+            None => {
+                let copied = self.client.copy(&from.path, &to.path).await;
+                copied.map_err(|failure| failure::of_write(&failure))?
+            }
+        };
         let copied = CopyObjectResult {
             e_tag: tag_of(&attr),
             last_modified: etag::modified(&attr),

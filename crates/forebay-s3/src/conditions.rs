@@ -27,6 +27,12 @@ pub(crate) enum Unmet {
 }
 
 impl Conditions {
+    /// Whether there are any.
+    pub(crate) fn are_any(&self) -> bool {
+        let Self { if_match, if_none_match, if_modified_since, if_unmodified_since } = self;
+        if_match.is_some() || if_none_match.is_some() || if_modified_since.is_some() || if_unmodified_since.is_some()
+    }
+
     /// Whether an object with this entity tag, modified at that time, meets them. An entity tag counts more than a
     /// time.
     pub(crate) fn check(&self, tag: &ETag, attr: &Attr) -> Result<(), Unmet> {
@@ -123,6 +129,13 @@ mod tests {
         ] {
             assert_eq!(checked(conditions.clone()), met, "{conditions:?}");
         }
+        let one = [
+            Conditions { if_match: tag("a"), ..none() },
+            Conditions { if_none_match: tag("a"), ..none() },
+            Conditions { if_modified_since: at(1), ..none() },
+            Conditions { if_unmodified_since: at(1), ..none() },
+        ];
+        assert!(one.iter().all(Conditions::are_any) && !none().are_any());
     }
 
     #[test]

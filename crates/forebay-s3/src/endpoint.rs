@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::time::Sleep;
 
 use crate::access::{AccessLists, Denies, Rules};
-use crate::asked::Asked;
+use crate::asked::{Asked, Unread};
 use crate::bucket::Buckets;
 use crate::chunks::ShortChunks;
 use crate::gate;
@@ -34,6 +34,7 @@ use crate::listing::Orders;
 use crate::memory::BodyMemory;
 use crate::operations::{MAX_XML, Noting};
 use crate::ranges::{self, Meant};
+use crate::receive::of_list;
 use crate::served::Served;
 use crate::stats::Stats;
 
@@ -211,7 +212,8 @@ async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Resp
     let answered = match gate::check(request.method(), request.uri(), request.headers()) {
         Ok(()) => {
             settle_range(&mut request);
-            shared.service.call(request.map(|body| incoming(body, in_chunks))).await.ok()
+            let answered = shared.service.call(request.map(|body| incoming(body, in_chunks, &asked))).await;
+            settle_list(answered.ok(), &asked)
         }
         Err(refusal) => refusal.to_http_response().ok(),
     };
@@ -244,6 +246,15 @@ fn settle_range(request: &mut Request) {
         && let Ok(range) = HeaderValue::from_str(&range)
     {
         request.headers_mut().insert(RANGE, range);
+    }
+}
+
+/// The library's answer. What a client does wrong with a list in a body, the library tells as an error of the server.
+fn settle_list(answered: Option<HttpResponse>, asked: &Asked) -> Option<HttpResponse> {
+    let is_failed = |response: &HttpResponse| response.status() == StatusCode::INTERNAL_SERVER_ERROR;
+    match asked.unread() {
+        Some(unread) if answered.as_ref().is_some_and(is_failed) => of_list(unread).to_http_response().ok(),
+        _ => answered,
     }
 }
 
@@ -286,8 +297,8 @@ fn with_request_id(xml: &[u8], id: &str) -> Option<Vec<u8>> {
 }
 
 /// The body of a request, as the library gets it.
-fn incoming(body: Body, in_chunks: bool) -> s3s::Body {
-    let body = Patient::new(body);
+fn incoming(body: Body, in_chunks: bool, asked: &Asked) -> s3s::Body {
+    let body = Patient::new(body, asked.clone());
     if in_chunks { s3s::Body::http_body_unsync(ShortChunks::of(body)) } else { s3s::Body::http_body_unsync(body) }
 }
 
@@ -295,11 +306,13 @@ fn incoming(body: Body, in_chunks: bool) -> s3s::Body {
 struct Patient {
     body: Body,
     late: Option<Pin<Box<Sleep>>>,
+    /// Where it is noted why it fails.
+    asked: Asked,
 }
 
 impl Patient {
-    fn new(body: Body) -> Self {
-        Self { body, late: None }
+    fn new(body: Body, asked: Asked) -> Self {
+        Self { body, late: None, asked }
     }
 }
 
@@ -311,10 +324,14 @@ impl hyper::body::Body for Patient {
         let this = self.get_mut();
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
             this.late = None;
+            if matches!(frame, Some(Err(_))) {
+                this.asked.broke(Unread::BrokenOff);
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(std::io::Error::other)));
         }
         let late = this.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(IDLE)));
         ready!(late.as_mut().poll(cx));
+        this.asked.broke(Unread::Late);
         let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "the body of the request did not come in time");
         Poll::Ready(Some(Err(error)))
     }
@@ -382,10 +399,42 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_sends_nothing_is_not_waited_for_without_end() {
         let silent = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-        let mut body = Patient::new(silent);
+        let mut body = Patient::new(silent, Asked::default());
         let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
         let error = frame.unwrap().unwrap_err();
         assert!(error.to_string().contains("did not come in time"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_does_not_come_as_it_should_is_no_error_of_ours() {
+        let told = |asked: &Asked| {
+            let mut failed = HttpResponse::new(s3s::Body::empty());
+            *failed.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            let told = settle_list(Some(failed), asked).unwrap();
+            let text = told.body().bytes().unwrap_or_default();
+            (told.status().as_u16(), String::from_utf8(text.to_vec()).unwrap())
+        };
+        let frame = async |body: Body, asked: &Asked| {
+            let mut body = Patient::new(body, asked.clone());
+            std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap()
+        };
+        let asked = Asked::default();
+        assert_eq!(told(&asked).0, 500, "it has no list");
+        asked.awaits_list();
+        let (status, text) = told(&asked);
+        assert!(status == 403 && text.contains("SignatureDoesNotMatch"), "{status} {text}");
+        let broken = futures::stream::iter([Err::<Bytes, _>(std::io::Error::other("reset"))]);
+        assert!(frame(Body::from_stream(broken), &asked).await.is_err());
+        let (status, text) = told(&asked);
+        assert!(status == 400 && text.contains("IncompleteBody"), "{status} {text}");
+        let silent = futures::stream::pending::<Result<Bytes, std::io::Error>>();
+        assert!(frame(Body::from_stream(silent), &asked).await.is_err());
+        let (status, text) = told(&asked);
+        assert!(status == 400 && text.contains("RequestTimeout"), "{status} {text}");
+        let fine = HttpResponse::new(s3s::Body::empty());
+        assert_eq!(settle_list(Some(fine), &asked).unwrap().status(), StatusCode::OK);
+        asked.is_called();
+        assert_eq!(told(&asked).0, 500, "what fails afterwards is ours");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A file has one key a line, as `forebay key s3` prints them: `ACCESS SECRET ROLE NAME`. Both ends of a signature know
 //! the secret, so the file holds it as it is, and must be this user's alone. Whoever signs with a key is the client of
 //! its role and name, as if it had shown a certificate that says so: access lists and the list of the denied hold for
-//! it. The file is read again when it changes.
+//! it. The file is read again when it changes. When its last key is gone, nobody signs any more.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -103,14 +103,18 @@ impl Keyring {
     /// [`KeyringError`].
     pub fn open(path: &Path, scope: Scope) -> Result<Self, KeyringError> {
         let keys = read(path, &scope)?;
+        // Who starts an endpoint without keys means something else.
+        if keys.is_empty() {
+            return Err(KeyringError::Empty { path: path.to_owned() });
+        }
         Ok(Self { path: path.to_owned(), scope, keys: ArcSwap::from_pointee(keys) })
     }
 
-    /// Reads the file again, and says whether it holds other keys now. If it cannot be used, what was good stays. To be
-    /// called every few seconds, from a thread that may wait for a disk.
+    /// Reads the file again, and says whether it holds other keys now; it may be none. If it cannot be used, what was good
+    /// stays. To be called every few seconds, from a thread that may wait for a disk.
     ///
     /// # Errors
-    /// [`KeyringError`].
+    /// [`KeyringError`], but for [`KeyringError::Empty`].
     pub fn look(&self) -> Result<bool, KeyringError> {
         let keys = read(&self.path, &self.scope)?;
         let known = self.keys.load();
@@ -119,6 +123,9 @@ impl Keyring {
         };
         let is_new = known.len() != keys.len() || !keys.iter().all(is_known);
         if is_new {
+            if keys.is_empty() {
+                tracing::warn!(path = %self.path.display(), "the last key was taken away: all requests over S3 are refused");
+            }
             self.keys.store(Arc::new(keys));
         }
         Ok(is_new)
@@ -162,7 +169,7 @@ fn read(path: &Path, scope: &Scope) -> Result<Keys, KeyringError> {
             return Err(wrong("the file has another key with this access key".to_owned()));
         }
     }
-    if keys.is_empty() { Err(KeyringError::Empty { path: path.to_owned() }) } else { Ok(keys) }
+    Ok(keys)
 }
 
 fn parse(line: &str, scope: &Scope) -> Result<(String, S3Key), String> {
@@ -265,5 +272,19 @@ mod tests {
         assert_eq!(keys.get("TWO").unwrap().identity.role(), Role::Writer);
         write(&file, &format!("TWO {SECRET} reader a\n"));
         assert!(keys.look().unwrap(), "another role is another key");
+    }
+
+    #[test]
+    fn the_last_key_that_is_taken_away_is_none_any_more() {
+        let file = file(&format!("ONE {SECRET} reader a\n"), 0o600);
+        let keys = Keyring::open(file.path(), scope()).unwrap();
+        for text in ["# ONE was here\n", ""] {
+            write(&file, text);
+            let _ = keys.look().unwrap();
+            assert!(keys.get("ONE").is_none(), "{text:?}");
+        }
+        assert!(!keys.look().unwrap(), "that is known");
+        write(&file, &format!("TWO {SECRET} writer a\n"));
+        assert!(keys.look().unwrap() && keys.get("TWO").is_some());
     }
 }

@@ -11,7 +11,7 @@
 //!      ├── reads.rs    conditions.rs, etag.rs ── body.rs: views of cached memory, piece by piece
 //!      ├── lists.rs    listing.rs: keys in order, from directories in any order
 //!      ├── changes.rs  receive.rs, checksums.rs ── sending.rs: through to the origin
-//!      └── part_copy.rs  read as a body is, and sent on
+//!      └── copies.rs, part_copy.rs  read as a body is, and sent on
 //!      ▼
 //!   forebay-client
 //! ```
@@ -36,6 +36,7 @@ mod changes;
 mod checksums;
 mod chunks;
 mod conditions;
+mod copies;
 mod endpoint;
 mod etag;
 mod failure;

@@ -59,6 +59,11 @@ impl BodyMemory {
         Ok([incoming, self.share(size).await?])
     }
 
+    /// How many bytes each of two parts may have that come in together.
+    pub(crate) fn each_of_two(&self) -> u64 {
+        u64::from(self.half) * UNIT / 2
+    }
+
     /// How many bytes are held.
     pub(crate) fn held(&self) -> u64 {
         u64::from(self.all).saturating_sub(self.units.available_permits() as u64) * UNIT

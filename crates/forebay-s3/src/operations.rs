@@ -20,7 +20,7 @@ use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use crate::access::Rules;
 use crate::asked::Asked;
 use crate::failure;
-use crate::memory::BodyMemory;
+use crate::memory::{BodyMemory, Share};
 use crate::served::Served;
 
 /// The longest list of parts, or of keys to delete, in bytes: of ten thousand parts.
@@ -76,9 +76,20 @@ pub(crate) struct Noting {
 }
 
 /// How many bytes a list may have, by what its request says.
-fn length_of_list(headers: &HeaderMap) -> u64 {
-    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    said.unwrap_or(u64::MAX).min(MAX_XML as u64)
+fn length_of_list(headers: &HeaderMap) -> S3Result<u64> {
+    let said: Option<u64> = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    match said {
+        Some(length) if length > MAX_XML as u64 => {
+            let message = format!("a list of {length} bytes; they have at most {MAX_XML}");
+            Err(S3Error::with_message(S3ErrorCode::MaxMessageLengthExceeded, message))
+        }
+        said => Ok(said.unwrap_or(MAX_XML as u64)),
+    }
+}
+
+/// Memory for a list, which comes in as slowly as other bodies may.
+async fn share_of_list(memory: &BodyMemory, headers: &HeaderMap) -> S3Result<[Share; 2]> {
+    memory.share_of_incoming(length_of_list(headers)?).await.map_err(|failure| failure::told(&failure))
 }
 
 #[async_trait::async_trait]
@@ -97,9 +108,13 @@ impl S3Access for Noting {
             return Err(S3Error::with_message(S3ErrorCode::NotImplemented, message));
         }
         if WITH_LISTS.contains(&operation.as_str()) {
-            let share = self.memory.share(length_of_list(context.headers())).await;
+            let share = share_of_list(&self.memory, context.headers()).await?;
+            let extensions = context.extensions_mut();
+            if let Some(asked) = extensions.get::<Asked>() {
+                asked.awaits_list();
+            }
             // Until the request is over, with which it goes on.
-            context.extensions_mut().insert(Arc::new(share.map_err(|failure| failure::told(&failure))?));
+            extensions.insert(Arc::new(share));
         }
         Ok(())
     }
@@ -124,7 +139,21 @@ mod tests {
         let of = |text: &'static str| {
             length_of_list(&HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static(text))]))
         };
-        assert_eq!((of("5"), of("9999999999"), of("x")), (5, MAX_XML as u64, MAX_XML as u64));
-        assert_eq!(length_of_list(&HeaderMap::new()), MAX_XML as u64);
+        assert_eq!((of("5").unwrap(), of("x").unwrap()), (5, MAX_XML as u64));
+        assert_eq!(of("9999999999").unwrap_err().code(), &S3ErrorCode::MaxMessageLengthExceeded);
+        assert_eq!(length_of_list(&HeaderMap::new()).unwrap(), MAX_XML as u64);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_that_come_slowly_leave_half_of_the_memory_to_those_who_read() {
+        let memory = BodyMemory::new(8 * MAX_XML as u64);
+        let headers = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(MAX_XML))]);
+        let mut lists = Vec::new();
+        for _ in 0..4 {
+            lists.push(share_of_list(&memory, &headers).await.unwrap());
+        }
+        let refused = share_of_list(&memory, &headers).await.unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::SlowDown);
+        assert!(memory.share(4 * MAX_XML as u64).await.is_ok());
     }
 }

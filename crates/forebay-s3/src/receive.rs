@@ -9,6 +9,7 @@ use futures::StreamExt as _;
 use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3ErrorCode, TrailingHeaders};
 
+use crate::asked::Unread;
 use crate::checksums::{Checking, Declared};
 use crate::stats::Stats;
 
@@ -93,15 +94,32 @@ fn incomplete() -> S3Error {
     S3Error::with_message(S3ErrorCode::IncompleteBody, "the body does not have the number of bytes that it should")
 }
 
+fn too_slow() -> S3Error {
+    S3Error::with_message(S3ErrorCode::RequestTimeout, "the body did not come in time")
+}
+
+fn not_as_signed() -> S3Error {
+    let message = "the bytes that came are not those that were signed";
+    S3Error::with_message(S3ErrorCode::SignatureDoesNotMatch, message)
+}
+
+/// What a client is told whose list was not read.
+pub(crate) fn of_list(unread: Unread) -> S3Error {
+    match unread {
+        Unread::Late => too_slow(),
+        Unread::BrokenOff => incomplete(),
+        Unread::NotAsSigned => not_as_signed(),
+    }
+}
+
 /// Why a body ends early: the client was too slow, left, or what it sent is not what it signed.
 fn broken(error: &(dyn std::error::Error + Send + Sync)) -> S3Error {
     let text = error.to_string();
     if text.contains("did not come in time") {
-        return S3Error::with_message(S3ErrorCode::RequestTimeout, "the body did not come in time");
+        return too_slow();
     }
     if text.contains("Sha256Mismatch") || text.contains("SignatureMismatch") {
-        let message = "the bytes that came are not those that were signed";
-        return S3Error::with_message(S3ErrorCode::SignatureDoesNotMatch, message);
+        return not_as_signed();
     }
     if text.contains("signed chunk of the body") {
         let message = "a chunk with a signature has at most 1 MiB; send shorter ones, or sign the whole";

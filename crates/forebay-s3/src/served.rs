@@ -133,6 +133,7 @@ impl Served {
     /// When its key was taken away since.
     pub(crate) fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
         let asked = request.extensions.get::<Asked>().cloned().unwrap_or_default();
+        asked.is_called();
         let key = request.credentials.as_ref().and_then(|credentials| self.rules.key(&credentials.access_key));
         let unknown = || S3Error::with_message(S3ErrorCode::AccessDenied, "requests have to be signed");
         let identity = key.ok_or_else(unknown)?.identity.clone();

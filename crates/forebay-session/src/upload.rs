@@ -74,7 +74,8 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// `only_new`: the origin's word counts that there is nothing of its name, where it gives one: for what is sent in one request.
+    /// `only_new`: there is to be nothing of its name. For what is sent in one request the origin's word counts, where it gives one; else
+    /// the origin is asked just before the file is there.
     pub(crate) fn new(client: Client, path: FsPath, writing: Arc<Writing>, only_new: bool) -> Self {
         let parts = Parts::new(Arc::clone(&writing.schedule));
         Self { client, path, writing, parts, only_new, begun: None }
@@ -107,7 +108,12 @@ impl Upload {
             self.put(rest).await?
         } else {
             self.send(number, rest).await?;
-            let begun = self.begun.take().ok_or_else(|| fault(&self.path))?;
+            let mut begun = self.begun.take().ok_or_else(|| fault(&self.path))?;
+            begun.arrive().await?;
+            // Parts are completed whatever is there, and they took their time: nobody else's file is to go for them.
+            if self.only_new {
+                self.check_new().await?;
+            }
             begun.complete(size).await?
         };
         match attr.version() {
@@ -125,12 +131,25 @@ impl Upload {
             return self.client.put(&self.path, bytes).await;
         }
         match self.client.create(&self.path, bytes.clone()).await {
-            // Nobody promises it, or the worker is of a release that does not know it: that it was not there before has to do. What else
-            // is wrong with a file is so when it is put, too.
+            // Nobody promises it, or the worker is of a release that does not know it: that it is not there now has to do. What else is
+            // wrong with a file is so when it is put, too.
             Err(failure) if matches!(failure.kind(), FailureKind::Unsupported | FailureKind::InvalidArgument) => {
+                self.check_new().await?;
                 self.client.put(&self.path, bytes).await
             }
             created => created,
+        }
+    }
+
+    /// That the origin has nothing of its name by now.
+    ///
+    /// # Errors
+    /// `Exists`, and what keeps the origin from saying.
+    async fn check_new(&self) -> Result<(), Failure> {
+        match self.client.stat(&self.path, true).await {
+            Ok(_) => Err(Failure::new(FailureKind::Exists, format!("{} is there already", self.path))),
+            Err(failure) if failure.kind() == FailureKind::NotFound => Ok(()),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -198,10 +217,16 @@ impl Begun {
         Ok(())
     }
 
-    async fn complete(mut self, size: u64) -> Result<Attr, Failure> {
+    /// Waits for the parts that are under way.
+    async fn arrive(&mut self) -> Result<(), Failure> {
         while let Some(sent) = self.sending.join_next().await {
             self.note(sent)?;
         }
+        Ok(())
+    }
+
+    /// All parts have arrived.
+    async fn complete(mut self, size: u64) -> Result<Attr, Failure> {
         let tags: Vec<String> = std::mem::take(&mut self.tags).into_values().collect();
         let attr = self.client.complete_upload(&self.path, &self.name, size, &tags).await?;
         self.is_over = true;

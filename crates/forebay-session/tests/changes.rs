@@ -138,6 +138,18 @@ fn a_file_that_is_to_be_new_is_refused_where_there_is_one() {
 }
 
 #[test]
+fn a_file_of_several_parts_that_is_to_be_new_does_not_replace_what_came_while_it_was_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = started(directory.path(), &[]);
+    let writer = wait(Arc::clone(&session).create(b"/file".to_vec(), Existing::Kept)).unwrap();
+    wait(writer.write(content(LARGE))).unwrap();
+    // Somebody else makes it, and is told so.
+    std::fs::write(directory.path().join("file"), "theirs").unwrap();
+    assert_eq!(wait(writer.finish()).unwrap_err().errno, libc::EEXIST);
+    assert_eq!(std::fs::read(directory.path().join("file")).unwrap(), b"theirs");
+}
+
+#[test]
 fn names_are_copied_and_removed_and_errors_are_those_of_files() {
     let directory = tempfile::tempdir().unwrap();
     let session = started(directory.path(), &[]);

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay_locks::Mutex;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -35,8 +35,8 @@ use disk::Disk;
 use table::Table;
 use writer::{Published, Queue, Request, Writer};
 
-/// How many commits may wait for the disk; more wait in their callers.
-const COMMITS_WAITING: usize = 256;
+/// How many commits and new leases may wait for the disk; more wait in their callers.
+const REQUESTS_WAITING: usize = 256;
 /// How many updates a watcher may lag before the store stops preparing more for it.
 const WATCH_CAPACITY: usize = 16;
 
@@ -68,7 +68,7 @@ struct FileStoreShared {
     name: String,
     deadline: Duration,
     queue: Queue,
-    room: Semaphore,
+    room: Arc<Semaphore>,
     published: Published,
 }
 
@@ -101,7 +101,7 @@ impl FileStore {
             name,
             deadline: options.deadline,
             queue: Queue::default(),
-            room: Semaphore::new(COMMITS_WAITING),
+            room: Arc::new(Semaphore::new(REQUESTS_WAITING)),
             published: Published::new(table.clone()),
         });
         let serving = Arc::clone(&shared);
@@ -131,6 +131,8 @@ impl FileStoreShared {
         StateError::Closed { store: self.name.clone() }
     }
 
+    /// Asks the writer once there is room. A caller that gives up does not take its request back: it is done when the
+    /// disk allows, and keeps its room until then.
     async fn ask<T>(
         &self,
         operation: &str,
@@ -138,10 +140,29 @@ impl FileStoreShared {
     ) -> Result<T, StateError> {
         let asking = async {
             // The semaphore is never closed.
-            let _room = self.room.acquire().await;
-            let (answer, answered) = oneshot::channel();
-            if self.queue.push(request(answer)) { answered.await.ok() } else { None }
+            let room = Arc::clone(&self.room).acquire_owned().await.ok();
+            self.answer_to(request, room).await
         };
+        self.in_time(operation, asking).await
+    }
+
+    /// Has a lease end that was asked for. This takes no room: there is one such request for each lease that took some,
+    /// and without it the lease's keys would stay.
+    async fn end(&self, lease: LeaseId) -> Result<(), StateError> {
+        self.in_time("end a lease", self.answer_to(|answer| Request::End(lease, answer), None)).await
+    }
+
+    /// `None` when there is no writer any more.
+    async fn answer_to<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<T>) -> Request,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        if self.queue.push(request(answer), room) { answered.await.ok() } else { None }
+    }
+
+    async fn in_time<T>(&self, operation: &str, asking: impl Future<Output = Option<T>>) -> Result<T, StateError> {
         match tokio::time::timeout(self.deadline, asking).await {
             Ok(answer) => answer.ok_or_else(|| self.closed()),
             Err(_) => Err(StateError::TimedOut {
@@ -181,7 +202,12 @@ impl StateStore for FileStore {
         let (shared, closing) = (Arc::clone(&self.shared), self.closing.clone());
         let (granted, is_granted) = oneshot::channel();
         self.tasks.spawn(async move {
-            let result = shared.ask("take a lease", |answer| Request::Grant(id, answer)).await;
+            let mut is_asked_for = false;
+            let take = |answer| {
+                is_asked_for = true;
+                Request::Grant(id, answer)
+            };
+            let result = shared.ask("take a lease", take).await;
             // A caller that gave up waiting has dropped the lease as well.
             let _ = granted.send(result.map(drop));
             let done = tokio::select! {
@@ -189,8 +215,10 @@ impl StateStore for FileStore {
                 () = closing.cancelled() => None,
             };
             owner.lose();
-            // If the writer cannot be asked any more, the keys end with the process.
-            let _ = shared.ask("end a lease", |answer| Request::End(id, answer)).await;
+            if is_asked_for {
+                // If the writer cannot be asked any more, the keys end with the process.
+                let _ = shared.end(id).await;
+            }
             drop(done);
         });
         is_granted.await.unwrap_or_else(|_| Err(self.shared.closed()))?;
@@ -255,5 +283,56 @@ async fn serve_watch(published: &Published, prefix: &str, sender: &WatchSender) 
             _ = revisions.changed() => {}
             () = sender.closed() => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_timed_out_has_its_room_until_the_disk_took_it() {
+        let options = FileOptions { deadline: Duration::from_secs(60) };
+        let store = FileStore::in_memory(&options).unwrap();
+        let lease = store.lease(Duration::from_secs(60)).await.unwrap();
+        store.commit(Transaction::new().put_leased("leased", "x", lease.id())).await.unwrap();
+
+        // A disk that hangs: what is written cannot be shown.
+        let (hangs, is_hanging) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let shared = Arc::clone(&store.shared);
+        let disk = std::thread::spawn(move || {
+            shared.published.read(|_| {
+                hangs.send(()).unwrap();
+                let _ = goes_on.recv();
+            });
+        });
+        is_hanging.recv().unwrap();
+        // Whoever waits has waited for long.
+        tokio::time::pause();
+        let is_late = |result: Result<(), StateError>| matches!(result, Err(StateError::TimedOut { .. }));
+        for number in 0..REQUESTS_WAITING + 3 {
+            let late = store.commit(Transaction::new().put(format!("late/{number:03}"), "x")).await;
+            assert!(is_late(late.map(drop)), "{number}");
+        }
+        assert!(is_late(store.lease(Duration::from_secs(60)).await.map(drop)));
+        assert_eq!(store.shared.room.available_permits(), 0);
+        lease.revoke().await;
+
+        tokio::time::resume();
+        go_on.send(()).unwrap();
+        disk.join().unwrap();
+        let all = u32::try_from(REQUESTS_WAITING).unwrap();
+        let room = tokio::time::timeout(options.deadline, store.shared.room.acquire_many(all)).await;
+        drop(room.expect("the disk takes what waits").unwrap());
+        // Behind the end of the other one.
+        let lease = store.lease(Duration::from_secs(60)).await.unwrap();
+        let keys: Vec<String> = store.list("").await.unwrap().entries.into_iter().map(|entry| entry.key).collect();
+        let taken: Vec<String> = (0..REQUESTS_WAITING).map(|number| format!("late/{number:03}")).collect();
+        assert_eq!(keys, taken, "no more than there was room for, and the lease has ended though there was none");
+        drop(lease);
+        store.close().await;
     }
 }

@@ -306,6 +306,20 @@ fn a_pod_mounts_with_its_own_credentials_what_an_admin_lets_it() {
     assert_eq!(node.logs(), 0);
 }
 
+/// The kubelet binds parts of a volume for containers that want a `subPath`, and was killed before it took one away.
+#[test]
+fn a_volume_of_a_pod_ends_with_the_pod_also_where_a_part_of_it_was_left() {
+    let Some(node) = Node::new() else { return };
+    node.bucket.put_text("part/hello", "from the bucket");
+    node.publish_inline(1, node.secrets(false)).unwrap();
+    let (mounted, left) = (node.text(&target(1)), node.text("pods/1/volume-subpaths/data/main/0"));
+    let _ = node.shell(&format!("mkdir -p {left} && mount --bind {mounted}/part {left}")).succeeded();
+    assert_eq!(node.shell(&format!("cat {left}/hello")).succeeded().text(), "from the bucket");
+    node.unpublish("csi-1", 1).unwrap();
+    assert!(!node.is_mounted() && node.daemons() == 0);
+    assert_eq!(node.logs(), 0);
+}
+
 #[test]
 fn a_link_in_the_kubelets_directory_leads_nowhere() {
     let Some(node) = Node::new() else { return };

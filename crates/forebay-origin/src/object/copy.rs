@@ -2,8 +2,9 @@
 //! on S3. Larger ones are read and sent in parts.
 //!
 //! Reads in between are pinned to one version, so a source that is replaced meanwhile fails the copy (`VersionChanged`) and
-//! never mixes; the upload is given up then. A few parts are under way at once, which bounds the memory to
-//! [`AT_ONCE`] × [`PART`] (more for objects of over 640 GB, as an upload has 10,000 parts at most).
+//! never mixes; the upload is given up then, and also when nobody waits for the copy any more. A few parts are under way at
+//! once, which bounds the memory to [`AT_ONCE`] × [`PART`] (more for objects of over 640 GB, as an upload has 10,000 parts
+//! at most).
 
 use std::ops::Range;
 
@@ -11,12 +12,14 @@ use bytes::Bytes;
 use forebay_types::{Attr, Failure, FailureKind, FileVersion};
 use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
+use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::ObjectStoreOrigin;
 use super::attempts::AT_WORK;
+use super::writes::Abort;
 use crate::Origin;
-use crate::names::{MAX_PARTS, check_path, not_found, shown};
+use crate::names::{MAX_PARTS, check_path, not_found};
 use crate::stats::Operation;
 
 const PART: u64 = 64 << 20;
@@ -48,6 +51,7 @@ impl ObjectStoreOrigin {
 
     pub(super) async fn copy_in_parts(&self, version: &FileVersion, to: &[u8], part: u64) -> Result<Attr, Failure> {
         let upload = self.begin(to).await?;
+        let unfinished = Unfinished { abort: self.to_abort(to, &upload)?, runtime: Handle::current() };
         let sent: Result<Vec<String>, Failure> = futures::stream::iter(ranges(0..version.size, part).zip(1..))
             .map(|(range, number)| self.copy_part(version, range, to, &upload, number))
             .buffered(AT_ONCE)
@@ -57,11 +61,9 @@ impl ObjectStoreOrigin {
             Ok(tags) => self.complete(to, &upload, version.size, &tags).await,
             Err(failure) => Err(failure),
         };
-        if completed.is_err()
-            && let Err(failure) = self.abort(to, &upload).await
-        {
-            let file = shown(&self.requests.url, to);
-            warn!(%file, %failure, "cannot give up an upload in parts; a lifecycle rule of the bucket can");
+        match &completed {
+            Ok(_) => unfinished.keep(),
+            Err(_) => unfinished.give_up().await,
         }
         completed
     }
@@ -83,6 +85,44 @@ impl ObjectStoreOrigin {
             self.read(version, range, into).await?;
         }
         self.send_part(to, upload, number, Bytes::from(bytes)).await
+    }
+}
+
+/// The upload of a copy, which is given up if it is dropped before it is over: in the background, for as long as the attempts
+/// of one request take.
+struct Unfinished {
+    /// `None` when there is nothing to give up any more.
+    abort: Option<Abort>,
+    /// Where the copy is made: it may be dropped elsewhere.
+    runtime: Handle,
+}
+
+impl Unfinished {
+    /// It is complete.
+    fn keep(mut self) {
+        self.abort = None;
+    }
+
+    async fn give_up(mut self) {
+        if let Some(abort) = &self.abort {
+            run(abort).await;
+        }
+        self.abort = None;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(abort) = self.abort.take() {
+            self.runtime.spawn(async move { run(&abort).await });
+        }
+    }
+}
+
+async fn run(abort: &Abort) {
+    if let Err(failure) = abort.run().await {
+        let file = abort.file();
+        warn!(%file, %failure, "cannot give up an upload in parts; a lifecycle rule of the bucket can");
     }
 }
 

@@ -8,26 +8,29 @@
 //!   put into the object's metadata (`x-amz-meta-forebay-upload`): when the answer to a completion was lost, and the upload
 //!   is gone when it is asked for again, the mark says whether the object is ours. Where there is no metadata (the HEAD
 //!   shows none), the object's size, its number of parts and its time have to do, and only after an attempt whose answer
-//!   was lost. Azure commits the same list of blocks twice without complaint.
+//!   was lost. Azure commits the same list of blocks twice without complaint. A file that is only made where there is none
+//!   has such a mark, too: after a lost answer the origin says that it is there, and the mark, whose it is.
 //! * Before a file is written where none was known to be, one key is listed, since a directory there would shadow it.
 //!
 //! Nothing here pins versions: the last writer wins.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::Utc;
 use forebay_types::{Attr, Failure, FailureKind, VersionTag};
-use object_store::multipart::PartId;
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 
 use super::ObjectStoreOrigin;
-use super::attempts::{AT_WORK, for_upload};
+use super::attempts::{AT_WORK, Requests, for_upload};
 use super::build::{Flavor, Writer};
 use super::exchange::Exchange;
+use super::failure::diagnose;
 use super::listing::{quoted, whole_seconds};
 use crate::names::{
     check_change, check_part, check_parts, exists, invalid, is_a_directory, no_such_part, no_such_upload, not_of_size,
@@ -38,8 +41,10 @@ use crate::stats::Operation;
 
 /// The longest key in S3, Google Cloud Storage and Azure.
 const LONGEST_KEY: usize = 1024;
-/// The metadata that says which upload an object came from.
+/// The metadata that says which upload, or which request that makes a file where there is none, an object came from.
 const MARK: &str = "forebay-upload";
+/// The same on Azure, whose names of metadata are identifiers.
+const MARK_ON_AZURE: &str = "forebayupload";
 /// How far the origin's clock and ours may be apart: S3 refuses requests beyond.
 const CLOCK_SKEW_NANOS: i64 = 15 * 60 * 1_000_000_000;
 
@@ -61,28 +66,42 @@ impl ObjectStoreOrigin {
         self.refuse_directory(path).await?;
         let length = bytes.len();
         let payload = PutPayload::from(bytes);
-        let create = || {
-            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            writer.store.put_opts(&key, payload.clone(), options)
+        let mark = new_mark();
+        let mut is_answer_lost = false;
+        let mut attempts = self.requests.attempts_with(Operation::Put, path, for_upload(length));
+        let created = loop {
+            let exchange = Exchange::for_change();
+            let attempt = async {
+                let attributes = [(self.mark_name(), mark.clone())].into_iter().collect();
+                let options = PutOptions { mode: PutMode::Create, attributes, ..PutOptions::default() };
+                let create = writer.store.put_opts(&key, payload.clone(), options);
+                exchange.watch(create).await.map_err(|error| self.problem(path, &exchange, &error))
+            };
+            match attempts.run(attempt).await {
+                Ok(result) => break self.written(path, length as u64, result).await,
+                Err(problem) if matches!(problem.failure.kind(), FailureKind::VersionChanged | FailureKind::Exists) => {
+                    break self.created_before(path, &mark, length as u64, is_answer_lost).await;
+                }
+                Err(problem) => {
+                    is_answer_lost |= is_lost(&exchange);
+                    attempts.retry_or_give_up(problem, !exchange.observed().sent).await?;
+                }
+            }
         };
-        let created = self.change(Operation::Put, path, for_upload(length), create).await;
-        let (result, _) = created.map_err(|failure| match failure.kind() {
-            FailureKind::VersionChanged => exists(&self.requests.url, path),
-            _ => failure,
-        })?;
+        let attr = created?;
         self.requests.stats.count_uploaded(length);
-        self.written(path, length as u64, result).await
+        Ok(attr)
     }
 
     pub(super) async fn begin(&self, path: &[u8]) -> Result<String, Failure> {
         let (writer, key) = self.to_change(path)?;
         self.refuse_directory(path).await?;
-        let mark = format!("{:016x}", rand::random::<u64>());
+        let mark = new_mark();
         let begin = || {
             let attributes: Attributes = match self.client.flavor {
                 // There the metadata belongs to the last request, which the client sends without.
                 Flavor::Azure => Attributes::new(),
-                _ => [(Attribute::Metadata(MARK.into()), mark.clone())].into_iter().collect(),
+                _ => [(self.mark_name(), mark.clone())].into_iter().collect(),
             };
             let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
             writer.uploads.create_multipart_opts(&key, options)
@@ -147,10 +166,8 @@ impl ObjectStoreOrigin {
                     return self.completed_before(path, mark, size, tags.len(), lost).await;
                 }
                 Err(problem) => {
-                    let observed = exchange.observed();
-                    is_answer_lost |=
-                        observed.sent && observed.refusal.is_none_or(|refusal| !(400..500).contains(&refusal.status));
-                    attempts.retry_or_give_up(problem, !observed.sent).await?;
+                    is_answer_lost |= is_lost(&exchange);
+                    attempts.retry_or_give_up(problem, !exchange.observed().sent).await?;
                 }
             }
         };
@@ -158,10 +175,18 @@ impl ObjectStoreOrigin {
     }
 
     pub(super) async fn abort(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
+        match self.to_abort(path, upload)? {
+            Some(abort) => abort.run().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What gives an upload up; `None` for what is none.
+    pub(super) fn to_abort(&self, path: &[u8], upload: &str) -> Result<Option<Abort>, Failure> {
         let (writer, key) = self.to_change(path)?;
-        let Ok((_, id)) = self.upload(path, upload) else { return Ok(()) };
-        let abort = || writer.uploads.abort_multipart(&key, &id);
-        or_gone(self.change(Operation::Abort, path, Duration::ZERO, abort).await)
+        let Ok((_, id)) = self.upload(path, upload) else { return Ok(None) };
+        let (requests, uploads) = (Arc::clone(&self.requests), Arc::clone(&writer.uploads));
+        Ok(Some(Abort { requests, uploads, path: path.into(), key, id }))
     }
 
     pub(super) async fn remove_file(&self, path: &[u8]) -> Result<(), Failure> {
@@ -193,7 +218,7 @@ impl ObjectStoreOrigin {
         }
     }
 
-    /// The attempts of one change, each of which may take so much longer than a request for some bytes.
+    /// As [`change`], at this origin.
     pub(super) async fn change<T, F: Future<Output = object_store::Result<T>>>(
         &self,
         operation: Operation,
@@ -201,16 +226,7 @@ impl ObjectStoreOrigin {
         longer: Duration,
         request: impl Fn() -> F,
     ) -> Result<(T, Exchange), Failure> {
-        let mut attempts = self.requests.attempts_with(operation, path, longer);
-        loop {
-            let exchange = Exchange::for_change();
-            let attempt =
-                async { exchange.watch(request()).await.map_err(|error| self.problem(path, &exchange, &error)) };
-            match attempts.run(attempt).await {
-                Ok(done) => return Ok((done, exchange)),
-                Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
-            }
-        }
+        change(&self.requests, operation, path, longer, request).await
     }
 
     /// What there is of a file of `size` bytes that was written with this answer.
@@ -253,11 +269,34 @@ impl ObjectStoreOrigin {
             let has_parts = matches!(tag, Some(VersionTag::Etag(tag)) if tag.ends_with(&format!("-{parts}\"")));
             has_parts && attr.modified_nanos >= since
         };
-        let is_ours = match metadata.get(&Attribute::Metadata(MARK.into())) {
+        let is_ours = match metadata.get(&self.mark_name()) {
             Some(found) => **found == *mark,
             None => lost_since.is_some_and(is_likely),
         };
         if is_ours && attr.size() == size { Ok(attr) } else { Err(gone()) }
+    }
+
+    /// For a file that was to be made where there is none, and is there: what it is, if it was made by an attempt whose
+    /// answer was lost.
+    async fn created_before(&self, path: &[u8], mark: &str, size: u64, is_answer_lost: bool) -> Result<Attr, Failure> {
+        let exists = || exists(&self.requests.url, path);
+        if !is_answer_lost {
+            return Err(exists());
+        }
+        let (attr, metadata) = match self.head_with_metadata(path).await {
+            // Removed since, or not for our eyes: it was there all the same.
+            Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::PermissionDenied) => {
+                return Err(exists());
+            }
+            found => found?,
+        };
+        let is_ours = metadata.get(&self.mark_name()).is_some_and(|found| **found == *mark);
+        if is_ours && attr.size() == size { Ok(attr) } else { Err(exists()) }
+    }
+
+    fn mark_name(&self) -> Attribute {
+        let name = if self.client.flavor == Flavor::Azure { MARK_ON_AZURE } else { MARK };
+        Attribute::Metadata(name.into())
     }
 
     /// The mark and the origin's name of an upload.
@@ -265,6 +304,61 @@ impl ObjectStoreOrigin {
         let (mark, id) = upload.split_once(':').ok_or_else(|| no_such_upload(&self.requests.url, path))?;
         Ok((mark, id.to_owned()))
     }
+}
+
+/// What gives an upload up, apart from the origin at which it was begun: whoever began it may have left.
+pub(super) struct Abort {
+    requests: Arc<Requests>,
+    uploads: Arc<dyn MultipartStore>,
+    path: Box<[u8]>,
+    key: Path,
+    id: String,
+}
+
+impl Abort {
+    /// Gives it up; no failure when there is none any more.
+    pub(super) async fn run(&self) -> Result<(), Failure> {
+        let abort = || self.uploads.abort_multipart(&self.key, &self.id);
+        or_gone(change(&self.requests, Operation::Abort, &self.path, Duration::ZERO, abort).await)
+    }
+
+    /// What it was an upload of, for people.
+    pub(super) fn file(&self) -> String {
+        shown(&self.requests.url, &self.path)
+    }
+}
+
+/// The attempts of one change, each of which may take so much longer than a request for some bytes.
+async fn change<T, F: Future<Output = object_store::Result<T>>>(
+    requests: &Requests,
+    operation: Operation,
+    path: &[u8],
+    longer: Duration,
+    request: impl Fn() -> F,
+) -> Result<(T, Exchange), Failure> {
+    let mut attempts = requests.attempts_with(operation, path, longer);
+    loop {
+        let exchange = Exchange::for_change();
+        let attempt = async {
+            let answer = exchange.watch(request()).await;
+            answer.map_err(|error| diagnose(&requests.url, path, &requests.setting, &exchange.observed(), &error))
+        };
+        match attempts.run(attempt).await {
+            Ok(done) => return Ok((done, exchange)),
+            Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
+        }
+    }
+}
+
+/// What nothing else has that is changed.
+fn new_mark() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+/// Whether a failed attempt may have changed something all the same.
+fn is_lost(exchange: &Exchange) -> bool {
+    let observed = exchange.observed();
+    observed.sent && observed.refusal.is_none_or(|refusal| !(400..500).contains(&refusal.status))
 }
 
 /// What is not there is gone.

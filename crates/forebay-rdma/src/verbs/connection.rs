@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_one_sided::{Fault, RemotePlace};
-use forebay_transport::connection::Liveness;
+use forebay_transport::connection::{Liveness, Outstanding};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader};
 use forebay_transport::{Flags, LinkError, Op, Provenance, Reply, Request};
 use forebay_verbs::{CompletionQueue, QueuePair, Read, ReadDone, Remote};
@@ -33,6 +33,7 @@ use crate::verbs::core::Core;
 use crate::verbs::exchange::{Answered, land, outgoing};
 use crate::verbs::frame::{Kind, MAX_INSIDE, Offer, check_hello, hello};
 use crate::verbs::links::{Link, Receiver};
+use crate::verbs::options::max_abandoned;
 use crate::verbs::payload::Piece;
 use crate::verbs::reader::{Reader, UnderWay};
 use crate::wire::{self, Received};
@@ -80,7 +81,9 @@ impl Connection {
         let (link, reads) = link.map_err(|reason| LinkError::Connect { peer: peer.to_string(), reason })?;
         let mut greeting = Greeting(Some(Rc::clone(&link)));
         let reader = reads.then(|| Reader::new(&core.gauges));
-        let connection = Self::over(core, link, LinkState::new(peer, pass, options), reader);
+        let calls = RefCell::new(Outstanding::new(max_abandoned(&ours, options.max_abandoned)));
+        let state = LinkState { calls, ..LinkState::new(peer, pass, options) };
+        let connection = Self::over(core, link, state, reader);
         let tag = pass.map_or(0, |pass| pass.client);
         connection.link.send(Outgoing::new(Kind::Hello, &hello(&connection.state.hello, tag)));
         connection.greeted().await?;
@@ -186,9 +189,9 @@ impl Connection {
         self.link.send(outgoing(id, request, offered, self.state.pass.as_ref()));
     }
 
-    /// Begins what waits for windows, as far as there are some.
+    /// Begins what waits for windows, as far as there are some. What waits when no more calls are taken is for another connection.
     fn begin_waiting(&self) {
-        loop {
+        while self.state.calls.borrow().is_accepting() {
             let next = self.waiting.borrow_mut().pop_front();
             let Some((request, call)) = next else { return };
             if !call.has_caller() {
@@ -412,6 +415,15 @@ impl ClientLink for Connection {
     fn watch(&self) -> bool {
         let reads = self.reader.as_ref().is_some_and(Reader::is_busy);
         self.state.calls.borrow_mut().watch() || reads || !self.waiting.borrow().is_empty()
+    }
+
+    fn is_spent(&self) -> bool {
+        let reads = self.reader.as_ref().is_some_and(Reader::is_busy);
+        self.state.calls.borrow().is_spent() && !reads && self.waiting.borrow().is_empty()
+    }
+
+    fn take_waiting(&self) -> VecDeque<(Request, Call)> {
+        std::mem::take(&mut *self.waiting.borrow_mut())
     }
 
     /// Calls that wait have nothing under way.

@@ -203,6 +203,12 @@ pub(crate) fn has_windows(options: &VerbsOptions, device: &Device) -> bool {
     options.windows && device.has_windows()
 }
 
+/// Calls without a caller that a connection may have under way over which a client takes `ours`, no more than `wanted`: a read that was
+/// given up keeps its window until it is answered, and half of the windows stay for others.
+pub(crate) fn max_abandoned(ours: &Offer, wanted: usize) -> usize {
+    if ours.in_messages { wanted } else { wanted.min(WINDOWS / 2) }
+}
+
 /// Frames that a client takes whose payload comes in messages: as many as there are buffers for.
 fn in_messages(buffers: ByteSize) -> Offer {
     let frame_length = FRAME_HEADER as u32 + PAYLOAD;
@@ -251,6 +257,12 @@ mod tests {
         for offer in [OF_CLIENT, OF_SERVER, in_messages(RECEIVE_BUFFERS)] {
             assert_eq!(Offer::decode(&offer.encode()), Ok(offer));
         }
+    }
+
+    #[test]
+    fn a_connection_retires_before_reads_that_were_given_up_have_all_windows() {
+        assert_eq!([3, 4096].map(|wanted| max_abandoned(&OF_CLIENT, wanted)), [3, WINDOWS / 2]);
+        assert_eq!(max_abandoned(&in_messages(RECEIVE_BUFFERS), 4096), 4096, "there are none");
     }
 
     #[test]

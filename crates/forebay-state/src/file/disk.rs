@@ -301,7 +301,7 @@ mod tests {
         let mut answers = Vec::new();
         for key in ["a", "b"] {
             let (answer, answered) = oneshot::channel();
-            assert!(queue.push(Request::Commit(Transaction::new().put(key, "x"), answer)));
+            assert!(queue.push(Request::Commit(Transaction::new().put(key, "x"), answer), None));
             answers.push(answered);
         }
         queue.close();

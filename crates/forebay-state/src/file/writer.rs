@@ -7,7 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use forebay_locks::{Condvar, Mutex, RwLock};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tracing::warn;
 
 use super::disk::Disk;
@@ -28,7 +28,14 @@ pub(super) enum Request {
     End(LeaseId, oneshot::Sender<()>),
 }
 
-/// Requests that wait. Their callers bound them.
+/// A request, and the room that it takes until it is answered, also when its caller has given up waiting.
+#[derive(Debug)]
+struct Waited {
+    request: Request,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// Requests that wait. The room that they take bounds them.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -37,18 +44,18 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    requests: Vec<Request>,
+    requests: Vec<Waited>,
     is_closed: bool,
 }
 
 impl Queue {
-    /// False when the queue is closed.
-    pub(super) fn push(&self, request: Request) -> bool {
+    /// Has the writer take a request, which keeps `room` until it is answered. False when the queue is closed.
+    pub(super) fn push(&self, request: Request, room: Option<OwnedSemaphorePermit>) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.is_closed {
             return false;
         }
-        waiting.requests.push(request);
+        waiting.requests.push(Waited { request, room });
         self.changed.notify_one();
         true
     }
@@ -59,7 +66,7 @@ impl Queue {
     }
 
     /// All that waits; empty when the queue is closed and there is nothing more.
-    fn take(&self) -> Vec<Request> {
+    fn take(&self) -> Vec<Waited> {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() && !waiting.is_closed {
             waiting = self.changed.wait(waiting);
@@ -155,11 +162,13 @@ impl Writer<'_> {
     /// Serves the queue until it is closed.
     pub(super) fn run(mut self, queue: &Queue) {
         loop {
-            let requests = queue.take();
-            if requests.is_empty() {
+            let waited = queue.take();
+            if waited.is_empty() {
                 return;
             }
+            let (requests, rooms): (Vec<_>, Vec<_>) = waited.into_iter().map(|of| (of.request, of.room)).unzip();
             self.serve(requests);
+            drop(rooms);
             if let Some(disk) = self.disk.as_mut().filter(|disk| disk.wants_compaction())
                 && let Err(error) = disk.compact(&self.table)
             {

@@ -79,21 +79,23 @@ impl Ahead {
         let directory = self.directories.get_with_by_ref(&parent, || {
             Arc::new(Directory { list_ahead: Mutex::new(ListAhead::new(now, scope.number)), ended: Notify::new() })
         });
-        let (patience, ended) = {
+        let (page, patience, ended) = {
             let mut list_ahead = directory.list_ahead.lock();
             list_ahead.renew(now, scope.number, ttl, |began| invalidations.believes_listing(&parent, began, now));
-            let patience = match list_ahead.note(now) {
+            let (page, patience) = match list_ahead.note(now) {
                 Advice::Ask => return false,
-                Advice::Wait(patience) => patience,
-                Advice::List(page) => {
-                    let listed = list(parent.clone(), page.token.clone());
-                    let listing = Listing { directory: Arc::clone(&directory), page, next: None };
-                    self.listers.spawn(listing.carry_out(parent, ttl, listed));
-                    PATIENCE
-                }
+                Advice::Wait(patience) => (None, patience),
+                Advice::List(page) => (Some(page), PATIENCE),
             };
-            (patience, directory.ended.notified())
+            // It hears of the end from here on, also of one that comes before it is waited for.
+            (page, patience, directory.ended.notified())
         };
+        // Not under the lock: a runtime that shuts down drops what is spawned at once, and a listing that is dropped takes it.
+        if let Some(page) = page {
+            let listing = Listing { directory: Arc::clone(&directory), page, next: None };
+            let listed = list(parent.clone(), listing.page.token.clone());
+            self.listers.spawn(listing.carry_out(parent, ttl, listed));
+        }
         tokio::time::timeout(patience, ended).await.is_ok()
     }
 

@@ -457,3 +457,28 @@ async fn closing_ends_a_page_that_is_being_listed_and_waits_for_its_task() {
     assert_eq!(Arc::strong_count(&metadata.invalidations), 1, "its task has ended");
     drop(stall);
 }
+
+/// What is spawned on a runtime that has shut down is dropped at once, by the thread that spawns it.
+#[test]
+fn a_page_that_is_due_while_the_runtime_shuts_down_holds_up_nobody() {
+    let (told, heard) = std::sync::mpsc::channel();
+    // By a thread of its own: one that waits for itself is not to hold up the test.
+    std::thread::spawn(move || {
+        let (origin, metadata) = metadata(TTL);
+        let mut names = shuffled(16);
+        let mut stat = async || {
+            let path = names.next().unwrap();
+            origin.put(path.as_bytes().strip_prefix(b"/data/s3/").unwrap(), b"x".as_slice());
+            metadata.stat(&path, false).await.unwrap().attr.size()
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let handle = runtime.handle().clone();
+        for _ in 1..EARNED_BY {
+            runtime.block_on(stat());
+        }
+        drop(runtime);
+        let _entered = handle.enter();
+        told.send(futures::executor::block_on(stat())).unwrap();
+    });
+    assert_eq!(heard.recv_timeout(Duration::from_secs(60)), Ok(1));
+}

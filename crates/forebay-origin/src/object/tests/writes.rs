@@ -46,10 +46,15 @@ fn attempts(origin: &ObjectStoreOrigin, operation: &str) -> u64 {
 async fn a_change_whose_answer_is_lost_or_refused_is_made_again_and_comes_out_once() {
     let scene = scene(|_| {});
     let origin = &*scene.origin;
-    for fault in [Fault::Reset { after: 0 }, Fault::Short { after: 0 }, Fault::Status(500), Fault::Status(503)] {
+    let faults = [Fault::Reset { after: 0 }, Fault::Short { after: 0 }, Fault::Status(500), Fault::Status(503)];
+    for (number, fault) in faults.into_iter().enumerate() {
         let lose = || scene.proxy.inject_changes(1, fault);
         lose();
         origin.put(b"d/put", some(1000)).await.unwrap();
+        let new = format!("d/new {number}").into_bytes();
+        lose();
+        let attr = origin.create(&new, some(10)).await.unwrap();
+        assert_eq!(origin.stat(&new).await.as_ref(), Ok(&attr), "{fault:?}");
         lose();
         let upload = origin.begin_upload(b"d/parts").await.unwrap();
         lose();
@@ -69,7 +74,7 @@ async fn a_change_whose_answer_is_lost_or_refused_is_made_again_and_comes_out_on
         lose();
         origin.abort_upload(b"d/parts", &upload).await.unwrap();
     }
-    assert_eq!(origin.counts().uploaded, 4 * (1000 + PART as u64));
+    assert_eq!(origin.counts().uploaded, 4 * (1000 + 10 + PART as u64));
     assert_eq!((attempts(origin, "part"), attempts(origin, "copy"), origin.counts().errors), (8, 8, 0));
     // Those that were begun twice, the first answer having been lost.
     assert_eq!(scene.server.uploads(), ["bucket/d/parts", "bucket/d/parts"]);
@@ -171,6 +176,35 @@ async fn whether_a_completion_came_out_whose_answer_was_lost_is_told_by_its_mark
         match completed {
             Ok(attr) => assert!(expected && attr.size() == 10, "{case}: {attr:?}"),
             Err(failure) => assert!(!expected && failure.kind() == FailureKind::NotFound, "{case}: {failure}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_made_a_file_where_there_was_none_is_told_by_its_mark_when_an_answer_was_lost() {
+    // The mark of what is there, whether an answer was lost, whether it is ours.
+    let cases = [("ours", true, true), ("another's", true, false), ("", true, false), ("ours", false, false)];
+    for (mark, lost, expected) in cases {
+        let (marked, puts) = (Mutex::new(String::new()), AtomicU64::new(0));
+        let (origin, _server) = canned(move |request| match &*request.method {
+            "PUT" => {
+                assert_eq!(request.header("if-none-match"), "*");
+                *marked.lock() = request.header("x-amz-meta-forebay-upload").to_owned();
+                match lost && puts.fetch_add(1, Ordering::Relaxed) == 0 {
+                    true => CannedResponse::new(500, ""),
+                    false => CannedResponse::s3_error(412, "PreconditionFailed", "it is there"),
+                }
+            }
+            _ => {
+                let mark = if mark == "ours" { marked.lock().clone() } else { mark.to_owned() };
+                let head = CannedResponse::new(200, "").with("etag", "\"1\"").with("content-length", "10");
+                let head = head.with("last-modified", "Mon, 06 May 2024 07:08:09 GMT");
+                if mark.is_empty() { head } else { head.with("x-amz-meta-forebay-upload", mark) }
+            }
+        });
+        match origin.create(b"f", some(10)).await {
+            Ok(attr) => assert!(expected && attr.size() == 10, "{mark} {lost}: {attr:?}"),
+            Err(failure) => assert!(!expected && failure.kind() == FailureKind::Exists, "{mark} {lost}: {failure}"),
         }
     }
 }
@@ -322,4 +356,30 @@ async fn an_object_too_large_for_the_origin_to_copy_is_copied_in_parts() {
     assert_eq!(failure.kind(), FailureKind::VersionChanged, "{failure}");
     assert!(scene.server.uploads().is_empty(), "it was given up");
     assert_eq!(origin.stat(b"never").await.unwrap_err().kind(), FailureKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_copy_in_parts_that_nobody_waits_for_any_more_leaves_nothing_at_the_origin() {
+    let scene = scene(|_| {});
+    let origin = &*scene.origin;
+    let whole = origin.put(b"from", some(2 * PART)).await.unwrap();
+    let version = whole.version().unwrap();
+    // Its parts are asked for once it is begun, and they do not come.
+    scene.proxy.inject_reads(100, Fault::Stall { after: 0 });
+    tokio::select! {
+        copied = origin.copy_in_parts(version, b"to", PART as u64) => panic!("without its parts: {copied:?}"),
+        () = until("a part is asked for", || scene.proxy.counts().object_gets > 0) => {}
+    }
+    assert_eq!(scene.server.uploads(), ["bucket/to"], "what is to be given up in the background");
+    until("the upload is given up", || scene.server.uploads().is_empty()).await;
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    waited.unwrap_or_else(|_| panic!("it does not happen: {what}"));
 }

@@ -1,0 +1,87 @@
+//! What is copied: its source as it is found, and one version of it on its way to another key.
+//!
+//! A copy may be under conditions of its source, and between looking and copying the source may be replaced. An object
+//! store could be asked to copy only what has an entity tag, and not each one knows that, nor does a directory. So a copy
+//! under conditions is made as a part of an upload is: the version that met them is read through the cache, which reads
+//! no other one, and sent. Where it can be had no more, nothing is made, and its client is asked to try again.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_client::OpenFile;
+use forebay_types::{Attr, FileVersion, FsPath, Permission};
+use s3s::dto::CopySource;
+use s3s::{S3Error, S3ErrorCode, S3Result};
+
+use crate::access::Caller;
+use crate::body::ObjectReader;
+use crate::bucket::Place;
+use crate::conditions::Conditions;
+use crate::failure;
+use crate::sending::{MAX_PUT, Parts};
+use crate::served::{Found, Served, no_such_key, without};
+
+/// One version of an object, which is read a part at a time.
+struct Pinned<'a> {
+    file: Arc<OpenFile>,
+    /// What is still to be read.
+    rest: Range<u64>,
+    served: &'a Served,
+}
+
+impl Parts for Pinned<'_> {
+    async fn part(&mut self, length: u64) -> S3Result<Bytes> {
+        let Range { start, end } = self.rest;
+        let until = start.saturating_add(length).min(end);
+        let Served { memory, stats, .. } = self.served;
+        let reader = ObjectReader::new(Arc::clone(&self.file), start..until, memory.clone(), Arc::clone(stats));
+        let bytes = reader.collect().await.map_err(|failure| failure::told(&failure))?;
+        self.rest.start = until;
+        Ok(bytes)
+    }
+
+    /// Each part was as long as it should be, or a failure.
+    async fn finish(self) -> S3Result<()> {
+        Ok(())
+    }
+}
+
+impl Served {
+    /// What is copied, if the conditions hold for it, and where it lies.
+    ///
+    /// # Errors
+    /// As of a read, and when a condition does not hold.
+    pub(crate) async fn source(
+        &self,
+        caller: &Caller,
+        source: CopySource,
+        conditions: &Conditions,
+    ) -> S3Result<(Found, Place)> {
+        let CopySource::Bucket { bucket, key, version_id } = source else {
+            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
+        };
+        without(&[("a version by its id", version_id.is_some_and(|version| &*version != "null"))])?;
+        let found = self.find(caller, &bucket, &key, true).await?;
+        // Of a copy, either way it is a condition that does not hold.
+        let unmet =
+            |_| S3Error::with_message(S3ErrorCode::PreconditionFailed, "the source does not meet the conditions");
+        conditions.check(&found.tag, &found.attr).map_err(unmet)?;
+        let place = self.reach(caller, &bucket, &key, Permission::Read)?.ok_or_else(no_such_key)?;
+        Ok((found, place))
+    }
+
+    /// Makes `to` a file of the bytes of this version, of an object with so many replicas.
+    ///
+    /// # Errors
+    /// When it can be had no more, or is too long, and those of the origin.
+    pub(crate) async fn copy_version(&self, version: &FileVersion, replicas: u8, to: &FsPath) -> S3Result<Attr> {
+        let size = version.size;
+        if size > MAX_PUT {
+            let message = format!("{size} bytes are more than the {MAX_PUT} that are copied at once; copy in parts");
+            return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
+        }
+        let file = self.client.open_replicated(version.clone(), replicas);
+        self.send(to, Pinned { file, rest: 0..size, served: self }, size, false).await
+    }
+}
