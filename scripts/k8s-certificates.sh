@@ -68,7 +68,7 @@ mount: {enabled: false}
 csi: {enabled: false}
 operator: {enabled: false, crds: false}
 YAML
-    "${helm[@]}" install proven deploy/helm/forebay --namespace proven --values "$work/guide.yaml" \
+    "${helm[@]}" install proven deploy/helm/forebay --namespace proven --values "$work/guide/values.yaml" \
         --values tests/k8s/small.values.yaml --values "$work/proven.yaml" --wait --timeout 6m >"$rig/logs/proven.log" 2>&1
     eventually 60 "both workers are active" members_of_proven 'length == 2 and all(.state == "active")'
     if as_of_proven "$work/nobody.toml" cluster status >"$work/said" 2>&1; then return 1; fi

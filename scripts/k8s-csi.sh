@@ -38,33 +38,7 @@ TOML
     ok "csi-sanity: $passed_there specs of identity and node service"
 }
 
-# guide_block NAME: the block of the guide that begins with this comment.
-guide_block() {
-    awk -v name="# $1" '/^```yaml$/ {block = 1; text = ""; next}
-         /^```$/ {if (index(text, name "\n") == 1) {printf "%s", text; exit} block = 0; text = ""; next}
-         block {text = text $0 "\n"}' docs/guides/kubernetes.md
-}
-
-# apply_guide NAME: a block's objects, in the namespace `default`, with the image that this node has.
-apply_guide() {
-    local object kind name path
-    guide_block "$1" | sed -e "s|debian:bookworm-slim|$(image_name)|" -e 's|memory=8GiB|memory=64MiB|' |
-        csplit --quiet --elide-empty-files --prefix "$work/object-" - '/^---$/' '{*}'
-    for object in "$work"/object-*; do
-        kind=$(sed -n 's/^kind: //p' "$object") name=$(sed -nE 's/^metadata: \{name: ([a-z0-9-]+).*/\1/p' "$object")
-        case $kind in
-            PersistentVolume) path=api/v1/persistentvolumes/$name ;;
-            PersistentVolumeClaim) path=api/v1/namespaces/default/persistentvolumeclaims/$name ;;
-            Pod) path=api/v1/namespaces/default/pods/$name ;;
-            *) echo "the guide has a $kind in $1" >&2; return 1 ;;
-        esac
-        sed '/^---$/d' "$object" | kube_apply "$path" >/dev/null
-    done
-    rm "$work"/object-*
-}
-
 pods=api/v1/namespaces/default/pods
-is_in_phase() { kube_is "$pods/$1" ".status.phase == \"$2\""; }
 
 mounts_volumes() {
     local directory
@@ -72,24 +46,15 @@ mounts_volumes() {
         mkdir -p "$work/bucket/$directory"
         cp "$work"/bucket/bucket/prefix/file* "$work/bucket/$directory/"
     done
-    kube_apply api/v1/namespaces/default/secrets/team-a-keys >/dev/null <<'OBJECT'
-apiVersion: v1
-kind: Secret
-metadata: {name: team-a-keys}
-stringData: {AWS_ACCESS_KEY_ID: forebay-test, AWS_SECRET_ACCESS_KEY: forebay-test-secret}
-OBJECT
-    apply_guide volume.yaml
-    eventually 120 "the pod with the PersistentVolumeClaim runs" is_in_phase trainer Running
+    guide kubernetes.md "Kubernetes: pods mount by PVC"
     kube "$pods/trainer/log" >"$work/listed"
     diff <(sed 's/.* //' "$work/sums") "$work/listed"
-    ok "a pod has the PersistentVolumeClaim of the guide"
-    apply_guide inline.yaml
-    eventually 120 "the pod with the inline volume ends" is_in_phase reader-of-team-a Succeeded
+    ok "a pod has the PersistentVolumeClaim of the guide, by its commands"
     [[ $(kube "$pods/reader-of-team-a/log" | grep -c ' file[1-8]$') == 8 ]]
     ok "a pod has the inline volume of the guide, with keys of its own"
     # What it may not have, the pod's events say.
-    guide_block inline.yaml | sed -e "s|debian:bookworm-slim|$(image_name)|" -e 's|s3://team-a/models|s3://bucket/prefix|' \
-        -e 's|reader-of-team-a|greedy|' | kube_apply "$pods/greedy" >/dev/null
+    sed -e 's|s3://team-a/models|s3://bucket/prefix|' -e 's|reader-of-team-a|greedy|' "$work/guide/inline.yaml" |
+        kube_apply "$pods/greedy" >/dev/null
     eventually 120 "the pod is told why it has no volume" kube_is \
         'api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dgreedy' \
         'any(.items[]; .message | contains("inline volumes may be of"))'
@@ -167,7 +132,7 @@ keeps_files_open() {
     local daemon lines
     writes_until_told
     before=$(driver) daemon=$(daemon_of imagenet)
-    chart upgrade --set csi.podAnnotations.round=second
+    chart_upgrade --set csi.podAnnotations.round=second
     csi_is_rolled_out() {
         kube_is apis/apps/v1/namespaces/forebay/daemonsets/forebay-csi \
             '.status.updatedNumberScheduled == 1 and .status.numberReady == 1 and .status.observedGeneration == .metadata.generation'

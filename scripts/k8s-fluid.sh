@@ -23,6 +23,8 @@ takes_objects_of_fluid() {
         return 1
     fi
     ok "an API server with Fluid's definitions takes a CacheRuntimeClass, a Dataset and a CacheRuntime"
+    guide operator.md "Fluid"
+    ok "and makes them by the commands of the guide"
 }
 
 # document NUMBER: of the example.

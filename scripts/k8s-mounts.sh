@@ -1,4 +1,4 @@
-# Sourced by scripts/k8s-test.sh: the mount of a node while its pod is replaced, and when the release is removed.
+# Sourced by scripts/k8s-test.sh: the mount of a node while its pod is replaced.
 
 # A reader around the page cache, and a file that was opened before the mount's pod is replaced, and is read to its end after.
 replaces_mounts_under_a_reader() {
@@ -9,7 +9,7 @@ replaces_mounts_under_a_reader() {
     exec 9</mnt/forebay/forebay/file2
     head -c 4096 <&9 >"$work/open-file"
     before=$(cut -d' ' -f1 "$work/reader")
-    chart upgrade --set worker.podAnnotations.round=second --set mount.podAnnotations.round=second
+    chart_upgrade --set worker.podAnnotations.round=second --set mount.podAnnotations.round=second
     mount_is_rolled_out() {
         kube_is apis/apps/v1/namespaces/forebay/daemonsets/forebay-mount \
             '.status.updatedNumberScheduled == 1 and .status.numberReady == 1 and .status.observedGeneration == .metadata.generation'
@@ -33,9 +33,3 @@ replaces_mounts_under_a_reader() {
 }
 
 is_unmounted() { ! grep -q ' /mnt/forebay/forebay fuse.forebay ' /proc/self/mounts; }
-
-leaves_no_mount_behind() {
-    "${helm[@]}" uninstall forebay --namespace forebay >"$rig/logs/helm-uninstall.log" 2>&1
-    eventually 180 "the mount of the node is gone" is_unmounted
-    ok "helm uninstall leaves no mount behind"
-}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the chart with the values of docs/guides/kubernetes.md on a real Kubernetes of one node (scripts/k8s.sh), has a pod
-# read a bucket, upgrades under a reader that checks every byte, has the operator bring about objects and drain workers, and puts
-# a DaemonSet on two hundred nodes that kwok plays, a load over two hundred workers that are not there, and has a worker with a
-# certificate hand over before it ends.
+# Follows docs/guides/kubernetes.md on a real Kubernetes of one node (scripts/k8s.sh), command by command: installs the chart,
+# has a pod read a bucket, upgrades under a reader that checks every byte, has the operator bring about objects and drain
+# workers, and puts a DaemonSet on two hundred nodes that kwok plays, a load over two hundred workers that are not there, and
+# has a worker with a certificate hand over before it ends.
 # `make test-k8s`. With FOREBAY_FLUID_CRDS (scripts/k8s-fluid.sh) the API server looks at objects of Fluid, too.
 #
 # Needs root, Go and Debian's containerd, runc, containernetworking-plugins and etcd-server. The Kubernetes is built from Go
@@ -48,7 +48,7 @@ outside() {
         return
     fi
     [[ ${#images[@]} -eq 1 ]] || { echo "there is no one image in target/image: make image" >&2; return 1; }
-    tools=$(scripts/k8s-tools.sh helm kubernetes) || {
+    tools=$(scripts/k8s-tools.sh helm kubectl kubernetes) || {
         skip "Kubernetes cannot be built here: its Go modules cannot be had"
         echo "0 passed, 0 failed, 1 skipped"
         return
@@ -71,6 +71,8 @@ outside() {
     program_of "${images[0]}" "$work/forebay"
     cp "${CARGO_TARGET_DIR:-target}/debug/forebay-testkit-s3" "$work/s3-server"
     cp "${CARGO_TARGET_DIR:-target}/debug/forebay-e2e-fleet" "$work/fleet"
+    # As a release has it, for sites without a network.
+    scripts/helm.sh package "$work" >/dev/null 2>"$work/package.log" || { cat "$work/package.log" >&2; return 1; }
 
     # In the background, so that this hears a signal and ends it. With its process 1 all processes end.
     unshare --net --mount --pid --fork --kill-child --mount-proc --propagation private -- \
@@ -117,9 +119,12 @@ ok() { passed=$((passed + 1)); echo "ok      $1"; }
 
 inside() {
     work=$1 tools=$2 image=$3 rig=$1/rig
+    chart_file=$(echo "$work"/forebay-*.tgz)
     helm=("$tools/helm" --kubeconfig "$rig/kubeconfig")
     # shellcheck source=scripts/k8s.sh
     source scripts/k8s.sh
+    # shellcheck source=scripts/k8s-guides.sh
+    source scripts/k8s-guides.sh
     # shellcheck source=scripts/k8s-csi.sh
     source scripts/k8s-csi.sh
     # shellcheck source=scripts/k8s-mounts.sh
@@ -136,19 +141,22 @@ inside() {
     ok "API server, controllers, scheduler and kubelet run, and the node is ready"
     prepare
     passes_csi_sanity
-    installs
+    installs_what_the_guide_says
     reads
+    reads_as_the_guide_says
     mounts_volumes
     keeps_files_open
     keeps_rights_small
     upgrades_under_a_reader
     replaces_mounts_under_a_reader
     brings_about_objects
+    operates_as_the_guide_says
+    takes_a_node_away_as_the_guide_says
     drains_a_cordoned_node
     runs_on_two_hundred_nodes
     loads_over_two_hundred_workers
     hands_over_before_it_ends
-    leaves_no_mount_behind
+    removes_as_the_guide_says
     takes_objects_of_fluid
     echo "$passed passed, 0 failed, $skipped skipped"
 }
@@ -175,9 +183,9 @@ as_admin() {
     forebay "$@" --coordinator "$pod:19999" --config "$work/admin.toml"
 }
 
-# Images, a bucket with a server, volumes, secrets.
+# Images, a bucket with a server, volumes.
 prepare() {
-    containers images import "$image" >/dev/null
+    guide air-gapped.md "Load the image"
     tests/k8s/archive.py localhost/etcd:test "$(command -v etcd)" | containers images import - >/dev/null
 
     local number
@@ -188,19 +196,6 @@ prepare() {
     rig_start s3 "$work/s3-server" --dir "$work/bucket" --port 9001
     rig_start relay tests/k8s/relay.py "$node_address" 9000 9001
 
-    namespace forebay '{}'
-    forebay key create >"$work/cluster.key"
-    chmod 600 "$work/cluster.key"
-    printf 'security.mode = "key"\nsecurity.key_file = "%s"\n' "$work/cluster.key" >"$work/admin.toml"
-    jq --null-input --rawfile key "$work/cluster.key" \
-        '{apiVersion: "v1", kind: "Secret", metadata: {name: "forebay-key"}, stringData: {"cluster.key": $key}}' |
-        kube_apply api/v1/namespaces/forebay/secrets/forebay-key >/dev/null
-    kube_apply api/v1/namespaces/forebay/secrets/bucket >/dev/null <<'EOF'
-apiVersion: v1
-kind: Secret
-metadata: {name: bucket}
-stringData: {AWS_ACCESS_KEY_ID: forebay-test, AWS_SECRET_ACCESS_KEY: forebay-test-secret, AWS_REGION: us-east-1}
-EOF
     # For the etcd of the trial; of a local volume the group may write.
     mkdir -p "$work/volume"
     kube_apply api/v1/persistentvolumes/trial >/dev/null <<EOF
@@ -223,20 +218,10 @@ namespace() {
     eventually 60 "a service account in $1" kube "api/v1/namespaces/$1/serviceaccounts/default"
 }
 
-chart() { # VERB [ARGUMENT...]
-    local verb=$1
-    shift
-    "${helm[@]}" "$verb" forebay deploy/helm/forebay --namespace forebay --values "$work/guide.yaml" \
+# As the guide upgrades, with other values.
+chart_upgrade() { # ARGUMENT...
+    "${helm[@]}" upgrade forebay deploy/helm/forebay --namespace forebay --values "$work/guide/values.yaml" \
         --values tests/k8s/small.values.yaml --set "csi.kubeletDir=$rig/kubelet" "$@" >"$rig/logs/helm.log" 2>&1
-}
-
-installs() {
-    guide_block values.yaml >"$work/guide.yaml"
-    grep -q 's3://bucket/prefix' "$work/guide.yaml"
-    chart install --wait --timeout 6m
-    ok "helm installs the values of the guide"
-    "${helm[@]}" test forebay --namespace forebay >"$rig/logs/helm-test.log" 2>&1
-    ok "helm test: the coordinator knows its workers"
 }
 
 # pod NAMESPACE NAME COMMAND...: what a pod prints that runs the image to its end with the directory of the mount.
@@ -302,7 +287,7 @@ upgrades_under_a_reader() {
     local reader=$! reads wrong before
     eventually 60 "the reader has begun" test -s "$work/reader"
     before=$(cut -d' ' -f1 "$work/reader")
-    chart upgrade --set worker.podAnnotations.round=second
+    guide kubernetes.md "Upgrade" "helm upgrade forebay=helm upgrade forebay --set worker.podAnnotations.round=second"
     rolled_out() {
         kube_is apis/apps/v1/namespaces/forebay/statefulsets/forebay-worker \
             '.status.observedGeneration == .metadata.generation and .status.updatedReplicas == .spec.replicas and
@@ -316,7 +301,7 @@ upgrades_under_a_reader() {
         echo "of $reads reads $wrong failed or were wrong, $before of them before the upgrade" >&2
         return 1
     fi
-    ok "helm upgrade under a reader: $reads reads, none failed, no byte wrong"
+    ok "helm upgrade as in the guide, under a reader: $reads reads, none failed, no byte wrong"
 }
 
 objects=apis/forebay.io/v1alpha1/namespaces/forebay

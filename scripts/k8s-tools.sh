@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds what tests of Kubernetes need, from Go modules, into a directory of the user's cache: helm, kubeconform, kwok and
+# Builds what tests of Kubernetes need, from Go modules, into a directory of the user's cache: helm, kubectl, kubeconform, kwok and
 # csi-sanity with a controller for it, the schemas of Kubernetes' own objects, and a Kubernetes (tests/k8s/go.mod). Prints that
 # directory. Minutes the first time, a quarter of an hour for the Kubernetes, nothing later. Needs Go.
 #
-#     scripts/k8s-tools.sh [helm|kubeconform|kwok|csi-sanity|controller|schemas|kubernetes ...]
+#     scripts/k8s-tools.sh [helm|kubectl|kubeconform|kwok|csi-sanity|controller|schemas|kubernetes ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -50,6 +50,11 @@ for tool in "${@:-helm}"; do
     if [[ $tool == controller ]]; then
         # Of our own sources: Go sees by itself whether they have changed.
         (cd tests/k8s && CGO_ENABLED=0 nice go build -o "$at/controller" ./controller)
+        continue
+    fi
+    if [[ $tool == kubectl ]]; then
+        # In a module of its own, so that no Kubernetes is built anew for it; likewise.
+        (cd tests/k8s/kubectl && CGO_ENABLED=0 nice go build -o "$at/kubectl" .)
         continue
     fi
     module=${modules[$tool]}

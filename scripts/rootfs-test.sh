@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tries the .debs of `make packages` in a Debian of its own with systemd as process 1: installs the program, runs its units, kills what
-# runs, upgrades under a reader, mounts from /etc/fstab, compiles and runs the examples in C with the library that is installed, follows
-# docs/guides/packages.md, and purges all of it. Needs root and mmdebstrap, and no network once the system is made.
+# runs, upgrades under a reader as docs/guides/upgrading.md has it, mounts from /etc/fstab, compiles and runs the examples in C with the
+# library that is installed, follows docs/guides/packages.md, and purges all of it. Needs root and mmdebstrap, and no network once the
+# system is made.
 # `make test-packages`.
 set -euo pipefail
 shopt -s nullglob
@@ -68,6 +69,21 @@ pid_of() { property "$1" MainPID; }
 has_other_pid() { [[ $(pid_of "$1") != "$2" && $(pid_of "$1") != 0 ]]; }
 is_there() { rootfs_run test -e "$1"; }
 verifies() { rootfs_run sh -c "cd $1 && md5sum --quiet --check /srv/checksums"; }
+
+# What names of the guides are in there, and sizes.
+guide_names=(
+    "s3://bucket/prefix=file:///srv/data"
+    "./forebay_*.deb=/root/forebay.deb"
+    "./libforebay0_*.deb=/root/libforebay0.deb"
+    "./libforebay-dev_*.deb=/root/libforebay-dev.deb"
+    "64GiB,=64MiB,"
+)
+
+# guide PAGE [HEADING]: runs what it has for packages, in a section or in all of it.
+guide() {
+    scripts/guide.py "docs/guides/$1${2:+#$2}" packages "${guide_names[@]}" >"$root/root/guide.sh" || return 1
+    rootfs_run bash /root/guide.sh
+}
 
 # An older version: the same, but for its number.
 make_older() {
@@ -228,7 +244,7 @@ an_upgrade_under_a_reader_costs_no_error_and_keeps_configuration_and_mounts() {
     start_reader /mnt/data
     worker=$(pid_of forebay-worker.service) mount=$(pid_of forebay-mount@mnt-data.service)
     before=$(rootfs_run md5sum /etc/forebay/forebay.toml)
-    rootfs_run apt-get install --yes --quiet /root/forebay.deb
+    guide upgrading.md "With the packages"
     has_other_pid forebay-worker.service "$worker"
     eventually "the worker is active" is_active forebay-worker.service
     # Another process has the mount, with what is open in it, and is the unit's.
@@ -392,11 +408,8 @@ a_purge_leaves_nothing_that_runs_and_no_configuration() {
 }
 
 the_guide_does_what_it_says() {
-    scripts/guide.py docs/guides/packages.md packages \
-        "s3://bucket/prefix=file:///srv/data" "./forebay_*.deb=/root/forebay.deb" \
-        "./libforebay0_*.deb=/root/libforebay0.deb" "./libforebay-dev_*.deb=/root/libforebay-dev.deb" >"$root/root/guide.sh"
     rootfs_run rm -rf /etc/forebay /mnt/data /mnt/fstab
-    rootfs_run bash /root/guide.sh
+    guide packages.md
 }
 
 rootfs_make "$root"

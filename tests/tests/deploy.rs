@@ -41,12 +41,12 @@ fn blocks<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
 #[test]
 fn the_guide_installs_the_values_whose_chart_is_compared() {
     let page = read("docs/guides/kubernetes.md");
-    let shown = blocks(&page, "yaml");
+    let shown = blocks(&page, "yaml kubernetes");
     let values = shown.iter().find(|text| text.starts_with("# values.yaml\n")).expect("the values");
     assert_eq!(yaml(values), yaml(&read("deploy/helm/tests/trial.values.yaml")));
 }
 
-/// No test here has a kubectl: that files are shown, and objects are there, is what can be told without one.
+/// `make test-k8s` has a kubectl, and no test here: that files are shown, and objects are there, is what can be told without one.
 #[test]
 fn what_guides_have_helm_and_kubectl_do_is_about_what_there_is() {
     let name_of = |object: &Yaml| {
@@ -57,7 +57,7 @@ fn what_guides_have_helm_and_kubectl_do_is_about_what_there_is() {
     let (mut files, mut objects) = (0, 0);
     for guide in ["kubernetes.md", "operator.md"] {
         let page = read(&format!("docs/guides/{guide}"));
-        let shown = blocks(&page, "yaml");
+        let shown = blocks(&page, "yaml kubernetes");
         let documents: Vec<Yaml> = shown.iter().flat_map(|text| yaml(text)).collect();
         let of_guide: Vec<_> = documents.iter().filter_map(name_of).collect();
         for line in blocks(&page, "sh kubernetes").iter().flat_map(|text| text.lines()) {
@@ -85,11 +85,50 @@ fn what_guides_have_helm_and_kubectl_do_is_about_what_there_is() {
     assert!(files >= 6 && objects >= 4, "{files}, {objects}");
 }
 
+/// The headings of a page's sections that have a block which begins so.
+fn sections_with<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
+    let sections = page.split("\n## ").skip(1).filter(|section| !blocks(section, kind).is_empty());
+    sections.filter_map(|section| section.lines().next()).collect()
+}
+
+/// Scripts run sections of guides as they stand, by `guide PAGE "HEADING"`, or a page by `guide PAGE`. Of the places where
+/// commands are typed, hosts are those of `guides.rs`, and a release is one page's.
+#[test]
+fn every_section_of_a_guide_is_run_by_a_script() {
+    let files = |directory: &str, extension: &str| -> Vec<PathBuf> {
+        let files = std::fs::read_dir(root().join(directory)).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
+    };
+    let scripts: String = files("scripts", "sh").iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let is_line = |call: &str| scripts.lines().any(|line| line.trim() == call);
+    let (mut run, mut nowhere) = (0, Vec::new());
+    for path in files("docs/guides", "md") {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let page = std::fs::read_to_string(&path).unwrap();
+        for place in ["kubernetes", "image", "packages"] {
+            for heading in sections_with(&page, &format!("sh {place}")) {
+                let section = format!("guide {name} \"{heading}\"");
+                let is_run = scripts.contains(&section) || is_line(&format!("guide {name}"));
+                run += usize::from(is_run);
+                nowhere.extend((!is_run).then_some(section));
+            }
+        }
+    }
+    // cert-manager's images are not to be had where `make test-k8s` runs: `cert_manager.rs` runs its code.
+    nowhere.retain(|section| !section.starts_with("guide cert-manager.md "));
+    assert!(nowhere.is_empty() && run > 12, "{run} are run, and these nowhere: {nowhere:#?}");
+}
+
 #[test]
 fn the_chart_has_the_version_of_the_program() {
     let chart = &yaml(&read("deploy/helm/forebay/Chart.yaml"))[0];
     for key in ["version", "appVersion"] {
         assert_eq!(chart[key].as_str(), Some(env!("CARGO_PKG_VERSION")), "{key}");
+    }
+    let guide = read("docs/guides/air-gapped.md");
+    for name in ["forebay-VERSION.tar\n", "forebay-VERSION.tgz ", "localhost/forebay:VERSION "] {
+        let name = name.replace("VERSION", env!("CARGO_PKG_VERSION"));
+        assert!(guide.contains(&name), "{name}");
     }
 }
 

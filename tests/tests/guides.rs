@@ -8,11 +8,11 @@
 //! * `toml worker`, `properties worker` and so on: a file, whose name is in its first line.
 //! * `sh soft-roce …`: run by `scripts/rdma-guide.sh`, in the virtual machine of `make test-rdma`.
 //! * `sh hardware`: needs a real fabric. Here it is only checked that `forebay …` are commands (`crates/forebay/src/cli.rs`).
-//! * `sh packages`, `toml packages`, `ini packages`: run by `scripts/rootfs-test.sh`, in a Debian with systemd as
-//!   process 1, after `make packages`; `sh release` by `scripts/release-test.sh`, among the files of `make release`.
-//!   Here they are only parsed.
-//! * `sh kubernetes`, `yaml`, `toml kubernetes`: need a Kubernetes. Here they are only parsed, and names in them compared
-//!   with what Forebay takes. `cert_manager.rs` has certificates issued for them.
+//! * `sh packages`, `toml packages` and so on: run by `scripts/rootfs-test.sh`, in a Debian with systemd as process 1, after
+//!   `make packages`; `sh release` by `scripts/release-test.sh`, among the files of `make release`; `sh image` by
+//!   `scripts/image-test.sh`. Here they are only parsed.
+//! * `sh kubernetes`, `yaml kubernetes`: run by `scripts/k8s-test.sh`; `deploy.rs` tells what no script runs. Here they are only
+//!   parsed, and names in them compared with what Forebay takes. `cert_manager.rs` has certificates issued for a plain `yaml`.
 //!
 //! Names and addresses of the guides stand for those of the test.
 
@@ -34,7 +34,7 @@ use yaml_rust2::YamlLoader;
 /// A line of a guide takes some ten seconds at most, and five times as long on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 const HOSTS: [&str; 3] = ["worker", "client", "coordinator"];
-const ELSEWHERE: [&str; 4] = ["hardware", "kubernetes", "packages", "release"];
+const ELSEWHERE: [&str; 5] = ["hardware", "image", "kubernetes", "packages", "release"];
 /// What no host of the guides has to say: less than a gibibyte for each worker, and none of it at once.
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("FOREBAY_WORKER_MEMORY_SIZE", "64MiB"),

@@ -15,8 +15,8 @@
 //! of the same: its commands build a node, print what it says of itself, and end it at a signal.
 //!
 //! The modules are what those commands need besides: where things listen ([`binding`]), what a process reports
-//! ([`report`]) and how others ask for it ([`control`]), which mounts there are on this machine ([`state`]), and how
-//! errors are told to people ([`error`]).
+//! ([`report`]) and how others ask for it ([`control`]), which mounts there are on this machine ([`state`]), what a pod
+//! of Fluid's runs ([`fluid`]), and how errors are told to people ([`error`]).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -37,6 +37,7 @@ mod elsewhere;
 pub mod error;
 mod exposure;
 mod fdstore;
+pub mod fluid;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod giving_up;

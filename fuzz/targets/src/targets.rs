@@ -94,6 +94,7 @@ targets![
     settings::listed_workers,
     settings::import_alluxio,
     settings::import_juicefs,
+    settings::fluid_runtime,
     http::rest,
     s3::s3_gate,
     s3::s3_names,

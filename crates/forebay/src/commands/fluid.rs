@@ -6,19 +6,15 @@
 //! names that pods of a StatefulSet have, so there need be no etcd. Credentials come in files, and go into the
 //! environment of the worker alone.
 
-mod lines;
-mod runtime_config;
-
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use forebay_node::fluid::{self, Line, RuntimeConfig};
 
 use crate::exit::{Exit, Fault};
 use crate::output;
-use lines::Line;
-use runtime_config::RuntimeConfig;
 
 /// Which part of the runtime the pod is.
 const COMPONENT: &str = "FLUID_RUNTIME_COMPONENT_TYPE";
@@ -75,9 +71,9 @@ enum Part {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let lines = match args.part()? {
         Part::Load => loads(args)?,
-        Part::Master => vec![lines::coordinator(&config(&args.config_file()?)?)?],
-        Part::Worker => vec![lines::worker(&config(&args.config_file()?)?)?],
-        Part::Client => vec![lines::mount(&config(&args.config_file()?)?)?],
+        Part::Master => vec![fluid::coordinator(&config(&args.config_file()?)?)?],
+        Part::Worker => vec![fluid::worker(&config(&args.config_file()?)?)?],
+        Part::Client => vec![fluid::mount(&config(&args.config_file()?)?)?],
     };
     if args.print {
         return output::print(&lines.iter().map(Line::to_string).collect::<String>());
@@ -119,7 +115,7 @@ impl Args {
 fn loads(args: &Args) -> anyhow::Result<Vec<Line>> {
     let coordinator = match (&args.coordinator, args.config_file()) {
         (Some(coordinator), _) => coordinator.clone(),
-        (None, Ok(file)) if file.exists() => lines::coordinator_address(&config(&file)?)?,
+        (None, Ok(file)) if file.exists() => fluid::coordinator_address(&config(&file)?)?,
         (None, _) => {
             let what = "this pod does not have what Fluid has written, which says where the coordinator is";
             let next =
@@ -128,7 +124,7 @@ fn loads(args: &Args) -> anyhow::Result<Vec<Line>> {
         }
     };
     let replicas = std::env::var(REPLICAS).unwrap_or_default();
-    Ok(lines::loads(&variable(PATHS)?, &replicas, &coordinator)?)
+    Ok(fluid::loads(&variable(PATHS)?, &replicas, &coordinator)?)
 }
 
 fn config(file: &Path) -> anyhow::Result<RuntimeConfig> {
@@ -151,29 +147,21 @@ mod tests {
 
     use super::*;
 
-    /// What Fluid writes, and what becomes of it.
-    const GOLDEN: [(&str, &str, &str); 2] = [
-        ("s3", include_str!("fluid/golden/s3.json"), include_str!("fluid/golden/s3.txt")),
-        ("etcd", include_str!("fluid/golden/etcd.json"), include_str!("fluid/golden/etcd.txt")),
+    /// What Fluid writes.
+    const WRITTEN: [&str; 2] = [
+        include_str!("../../../forebay-node/src/fluid/golden/s3.json"),
+        include_str!("../../../forebay-node/src/fluid/golden/etcd.json"),
     ];
 
     fn lines_of(text: &str) -> Vec<Line> {
         let config = RuntimeConfig::parse(text).unwrap();
-        [lines::coordinator(&config), lines::worker(&config), lines::mount(&config)].map(Result::unwrap).into()
-    }
-
-    #[test]
-    fn every_part_of_a_runtime_becomes_the_commands_that_are_expected() {
-        for (name, written, expected) in GOLDEN {
-            let told: String = lines_of(written).iter().map(Line::to_string).collect();
-            assert_eq!(told, expected, "{name}");
-        }
+        [fluid::coordinator(&config), fluid::worker(&config), fluid::mount(&config)].map(Result::unwrap).into()
     }
 
     #[test]
     fn every_command_is_one_that_we_take() {
-        let loads = lines::loads("/imagenet:/models/llama", "1:2", "svc-imagenet-master:19999").unwrap();
-        let lines: Vec<Line> = GOLDEN.iter().flat_map(|(_, written, _)| lines_of(written)).chain(loads).collect();
+        let loads = fluid::loads("/imagenet:/models/llama", "1:2", "svc-imagenet-master:19999").unwrap();
+        let lines: Vec<Line> = WRITTEN.into_iter().flat_map(lines_of).chain(loads).collect();
         assert_eq!(lines.len(), 8);
         for line in lines {
             let words = std::iter::once("forebay").chain(line.words.iter().map(String::as_str));

@@ -3,6 +3,7 @@
 use forebay_config::import::{Import, alluxio_properties, juicefs_mount};
 use forebay_config::{Config, ConfigErrors, KEYS, Loaded, Origin, Sources, example_toml};
 use forebay_identity::Scope;
+use forebay_node::fluid::{self, Line, RuntimeConfig};
 use forebay_types::{ByteSize, Role, format_duration, parse_duration};
 
 use crate::input::{Input, Output};
@@ -181,5 +182,94 @@ pub(super) mod import_juicefs {
                        --attr-cache=1s -o allow_other,ro -d 'a b'\n";
         let fstab = "redis://localhost:6379/1 /jfs juicefs _netdev,max-uploads=50,writeback,cache-size=204800 0 0\n";
         vec![("command", command.into()), ("fstab", fstab.into())]
+    }
+}
+
+pub(super) mod fluid_runtime {
+    use super::*;
+
+    /// The longest argument that Linux takes, with the zero behind it.
+    const MAX_ARGUMENT: usize = 128 << 10;
+
+    /// What variables may be called. Written down once more: what is tried is judged by it.
+    const CREDENTIALS: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
+
+    /// What a pod of each part runs, or why it runs nothing.
+    fn lines(text: &str) -> Option<[Result<Line, String>; 3]> {
+        let config = RuntimeConfig::parse(text).ok()?;
+        let made = [fluid::coordinator(&config), fluid::worker(&config), fluid::mount(&config)];
+        Some(made.map(|line| line.map_err(|fault| fault.to_string())))
+    }
+
+    /// What a command line sets. Each word of it is one that the program expects there, whatever Fluid has written.
+    fn settings(line: &Line) -> Vec<&str> {
+        let mut words = line.words.iter().map(String::as_str);
+        let is_mount = match words.next() {
+            Some("coordinator" | "worker") => false,
+            Some("mount") => {
+                assert_eq!(words.next(), Some("--foreground"));
+                true
+            }
+            other => unreachable!("{other:?} is no part of a runtime"),
+        };
+        let mut settings = Vec::new();
+        while let Some(word) = words.next() {
+            match word {
+                "-o" => settings.push(words.next().expect("a setting")),
+                "--read-only" if is_mount => assert!(settings.is_empty(), "it comes before all settings"),
+                "--" if is_mount => {
+                    assert!(words.next().is_some() && words.next().is_none(), "the directory is the last word");
+                    return settings;
+                }
+                other => unreachable!("{other:?} is no option of ours"),
+            }
+        }
+        assert!(!is_mount, "it mounts nowhere");
+        settings
+    }
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let Ok(text) = str::from_utf8(bytes) else { return };
+        let Some(made) = lines(text) else { return };
+        assert_eq!(lines(text).as_ref(), Some(&made), "two readings are one");
+        for line in made {
+            let line = match line {
+                Ok(line) => line,
+                Err(refusal) => {
+                    assert!(!refusal.is_empty());
+                    continue;
+                }
+            };
+            // What else is long is long in the file, too: a size of three letters has 21 digits.
+            assert!(line.words.iter().all(|word| word.len() < MAX_ARGUMENT + 8 * bytes.len()));
+            let is_credential = |name: &str| CREDENTIALS.iter().any(|prefix| name.starts_with(prefix));
+            assert!(line.secrets().all(is_credential), "a variable that is no credential: {line}");
+            if let Err(errors) = Config::load(&Sources::new().flags(settings(&line))) {
+                are_told(&errors);
+            }
+        }
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let bucket = r#"{"mounts": [{"mountPoint": "s3://imagenet/train", "name": "imagenet", "path": "/imagenet",
+            "options": {"origin.s3.region": "us-east-1"},
+            "encryptOptions": {"AWS_ACCESS_KEY_ID": "/etc/fluid/secrets/minio/access-key"}}],
+            "accessModes": ["ReadOnlyMany"], "targetPath": "/runtime-mnt/cache/default/imagenet/cache-fuse",
+            "master": {"enabled": true, "name": "imagenet-master", "options": {"security.mode": "key"}, "replicas": 1,
+            "service": {"name": "svc-imagenet-master"}}, "worker": {"name": "imagenet-worker", "replicas": 2,
+            "options": {"worker.rpc.port": "29990"}, "service": {"name": "svc-imagenet-worker"}, "tieredStoreLevels": [
+            {"mountPaths": ["/dev/shm"], "mediumType": "MEM", "quotas": ["4Gi"]},
+            {"mountPaths": ["/a", "/b"], "mediumType": "HDD", "quotas": ["100Gi", "1.5T"], "high": "0.5"}]},
+            "client": {"name": "imagenet-client", "options": {"posix.gid": "100"}, "service": {"name": ""}}}"#;
+        let etcd = r#"{"master": {"name": "m", "replicas": 2, "options": {"cluster.etcd.endpoints": "http://etcd1"},
+            "service": {"name": "s"}}, "worker": {"name": "w", "replicas": 3}, "client": {"tieredStoreLevels":
+            [{"mountPaths": ["/dev/shm"], "mediumType": "MEM", "quotas": ["512Mi"]}]}, "targetPath": "--help"}"#;
+        let crowd = r#"{"worker": {"name": "w", "replicas": 4294967295, "service": {"name": "s"}}, "client": {},
+            "master": {"replicas": 4294967295, "options": {"cluster.etcd.endpoints": "e"}}, "targetPath": "/mnt"}"#;
+        let memory = r#"{"worker": {"tieredStoreLevels": [{"mountPaths": ["/a", "/b"], "mediumType": "MEM",
+            "quotas": ["10Ei", "10Ei"]}]}}"#;
+        let preload = r#"{"worker": {}, "mounts": [{"encryptOptions": {"LD_PRELOAD": "/etc/fluid/secrets/s/k"}}]}"#;
+        let texts = [("bucket", bucket), ("etcd", etcd), ("crowd", crowd), ("memory", memory), ("preload", preload)];
+        texts.into_iter().map(|(name, text)| (name, text.as_bytes().to_vec())).collect()
     }
 }

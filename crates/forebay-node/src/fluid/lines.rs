@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::runtime_config::{Component, Level, RuntimeConfig, bytes};
-use crate::exit::{Exit, Fault};
+use crate::error::{Exit, Fault};
 
 /// Where workers listen, if their options do not say otherwise.
 const WORKER_PORT: &str = "29999";
@@ -18,12 +18,14 @@ const ETCD: &str = "cluster.etcd.endpoints";
 const SHARE_OF_DISK: f64 = 0.9;
 /// The variables that a data set may set for a worker: where it finds credentials, and nothing that loads code.
 const CREDENTIALS: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
+/// What names of pods may take on a command line: Linux takes no argument of 128 KiB, and the option is in it, too.
+const MAX_NAMES: u64 = 127 << 10;
 
 /// A command line, and the files whose content goes into its environment.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
+pub struct Line {
     /// The words behind the name of the program.
-    pub(super) words: Vec<String>,
+    pub words: Vec<String>,
     /// Variables and the files that have their values.
     secrets: BTreeMap<String, PathBuf>,
 }
@@ -41,11 +43,16 @@ impl Line {
         options.into_iter().for_each(|(key, value)| self.set(key, value));
     }
 
+    /// The variables whose values are in files.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.secrets.keys().map(String::as_str)
+    }
+
     /// The command, with what the files hold.
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub(super) fn command(&self, program: &Path) -> Result<Command, Fault> {
+    pub fn command(&self, program: &Path) -> Result<Command, Fault> {
         let mut command = Command::new(program);
         command.args(&self.words);
         for (name, file) in &self.secrets {
@@ -73,7 +80,7 @@ impl fmt::Display for Line {
 ///
 /// # Errors
 /// When several would each have a state of their own, or the options contradict each other.
-pub(super) fn coordinator(config: &RuntimeConfig) -> Result<Line, Fault> {
+pub fn coordinator(config: &RuntimeConfig) -> Result<Line, Fault> {
     let master = part(config.master.as_ref(), "master")?;
     if master.replicas > 1 && !master.options.contains_key(ETCD) {
         let next = format!("set `master.replicas: 1`, or `{ETCD}` in the options of the CacheRuntime");
@@ -82,9 +89,8 @@ pub(super) fn coordinator(config: &RuntimeConfig) -> Result<Line, Fault> {
     let mut line = Line::new(&["coordinator"]);
     set_mounts(&mut line, config)?;
     set_workers(&mut line, config, &master.options)?;
-    let (name, service) = (&master.name, &master.service.name);
-    let names = (0..master.replicas).map(|replica| format!("{name}-{replica}.{service}"));
-    line.set("network.http.hosts", &std::iter::once(service.clone()).chain(names).collect::<Vec<_>>().join(","));
+    let names = std::iter::once(master.service.name.clone()).chain(pods(master, "")?);
+    line.set("network.http.hosts", &names.collect::<Vec<_>>().join(","));
     line.set_all(&master.options);
     Ok(line)
 }
@@ -93,7 +99,7 @@ pub(super) fn coordinator(config: &RuntimeConfig) -> Result<Line, Fault> {
 ///
 /// # Errors
 /// When there is none.
-pub(super) fn coordinator_address(config: &RuntimeConfig) -> Result<String, Fault> {
+pub fn coordinator_address(config: &RuntimeConfig) -> Result<String, Fault> {
     let master = part(config.master.as_ref(), "master")?;
     let port = master.options.get("coordinator.port").map_or(COORDINATOR_PORT, String::as_str);
     Ok(format!("{}:{port}", master.service.name))
@@ -103,7 +109,7 @@ pub(super) fn coordinator_address(config: &RuntimeConfig) -> Result<String, Faul
 ///
 /// # Errors
 /// When its store or its credentials make no sense, or the mounts of the data set contradict each other.
-pub(super) fn worker(config: &RuntimeConfig) -> Result<Line, Fault> {
+pub fn worker(config: &RuntimeConfig) -> Result<Line, Fault> {
     let worker = part(config.worker.as_ref(), "worker")?;
     let mut line = Line::new(&["worker"]);
     set_mounts(&mut line, config)?;
@@ -136,7 +142,7 @@ pub(super) fn worker(config: &RuntimeConfig) -> Result<Line, Fault> {
 ///
 /// # Errors
 /// When it would cache on a disk, or mount nowhere.
-pub(super) fn mount(config: &RuntimeConfig) -> Result<Line, Fault> {
+pub fn mount(config: &RuntimeConfig) -> Result<Line, Fault> {
     let client = part(config.client.as_ref(), "client")?;
     let mut line = Line::new(&["mount", "--foreground"]);
     if config.access_modes.iter().all(|mode| mode == "ReadOnlyMany") {
@@ -160,7 +166,7 @@ pub(super) fn mount(config: &RuntimeConfig) -> Result<Line, Fault> {
 ///
 /// # Errors
 /// When there is nothing to load.
-pub(super) fn loads(paths: &str, replicas: &str, coordinator: &str) -> Result<Vec<Line>, Fault> {
+pub fn loads(paths: &str, replicas: &str, coordinator: &str) -> Result<Vec<Line>, Fault> {
     let mut replicas = replicas.split(':');
     let mut lines = Vec::new();
     for path in paths.split(':').filter(|path| !path.is_empty()) {
@@ -211,11 +217,22 @@ fn set_workers(line: &mut Line, config: &RuntimeConfig, own: &BTreeMap<String, S
         return Ok(());
     }
     let worker = part(config.worker.as_ref(), "worker")?;
-    let (name, service) = (&worker.name, &worker.service.name);
     let port = worker.options.get("worker.rpc.port").map_or(WORKER_PORT, String::as_str);
-    let workers = (0..worker.replicas).map(|replica| format!("{name}-{replica}.{service}:{port}"));
-    line.set("cluster.workers", &workers.collect::<Vec<_>>().join(","));
+    line.set("cluster.workers", &pods(worker, &format!(":{port}"))?.join(","));
     Ok(())
+}
+
+/// The names of a part's pods, with something behind each.
+fn pods(part: &Component, behind: &str) -> Result<Vec<String>, Fault> {
+    let (name, service) = (&part.name, &part.service.name);
+    // With a dash, a number, a dot and a comma.
+    let each = (name.len() + service.len() + behind.len() + 13) as u64;
+    if each.saturating_mul(part.replicas.into()) > MAX_NAMES {
+        let next = format!("have fewer of them, or set `{ETCD}` in the options of the CacheRuntime");
+        let what = format!("the names of {} pods do not fit into a command line", part.replicas);
+        return Err(Fault::new(Exit::Usage, what, next));
+    }
+    Ok((0..part.replicas).map(|replica| format!("{name}-{replica}.{service}{behind}")).collect())
 }
 
 /// Where a part caches.
@@ -245,7 +262,8 @@ impl Store {
             for (path, quota) in level.mount_paths.iter().zip(&level.quotas) {
                 let size = bytes(quota).ok_or_else(|| wrong(&format!("`{quota}` is no size")))?;
                 if level.medium_type == "MEM" {
-                    store.memory += size;
+                    let memory = store.memory.checked_add(size);
+                    store.memory = memory.ok_or_else(|| wrong("no machine has so much memory"))?;
                 } else {
                     // Below the volume, whose root belongs to somebody else.
                     store.disks.push(format!(
@@ -276,6 +294,21 @@ mod tests {
         made.unwrap_err().to_string()
     }
 
+    /// What Fluid writes, and what becomes of it.
+    #[test]
+    fn every_part_of_a_runtime_becomes_the_commands_that_are_expected() {
+        let golden = [
+            ("s3", include_str!("golden/s3.json"), include_str!("golden/s3.txt")),
+            ("etcd", include_str!("golden/etcd.json"), include_str!("golden/etcd.txt")),
+        ];
+        for (name, written, expected) in golden {
+            let config = RuntimeConfig::parse(written).unwrap();
+            let lines = [coordinator(&config), worker(&config), mount(&config)].map(Result::unwrap);
+            let told: String = lines.iter().map(Line::to_string).collect();
+            assert_eq!(told, expected, "{name}");
+        }
+    }
+
     #[test]
     fn what_cannot_be_is_refused_and_named() {
         let two = config(|config| config.master.as_mut().unwrap().replicas = 2);
@@ -291,7 +324,27 @@ mod tests {
         assert!(refusal(worker(&share)).contains("level 0: `high`"));
         let size = config(|config| config.worker.as_mut().unwrap().tiered_store_levels[0].quotas = vec!["much".into()]);
         assert!(refusal(worker(&size)).contains("`much` is no size"));
+        let memory = config(|config| {
+            let level = &mut config.worker.as_mut().unwrap().tiered_store_levels[0];
+            level.mount_paths = vec!["/dev/shm".to_owned(); 2];
+            level.quotas = vec!["10Ei".to_owned(); 2];
+        });
+        assert!(refusal(worker(&memory)).contains("level 0: no machine"));
         assert!(loads("", "", "c:1").is_err());
+    }
+
+    /// Linux would take no such command line, and its names would need hundreds of gigabytes first.
+    #[test]
+    fn so_many_workers_that_no_command_line_names_them_are_refused() {
+        let many = |replicas| config(|config| config.worker.as_mut().unwrap().replicas = replicas);
+        for refused in [2_000_000, u32::MAX] {
+            for made in [coordinator(&many(refused)), mount(&many(refused))] {
+                assert!(refusal(made).contains(&format!("{refused} pods do not fit")));
+            }
+        }
+        let line = mount(&many(1_000)).unwrap();
+        assert!(line.words.iter().any(|word| word.ends_with("-999.svc-imagenet-worker:29999")));
+        assert!(line.words.iter().all(|word| word.len() < 128 << 10));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// A data set, and the parts of the runtime that serves it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct RuntimeConfig {
+pub struct RuntimeConfig {
     /// Of the data set.
     pub(super) mounts: Vec<DatasetMount>,
     /// Of the data set, as `ReadOnlyMany`.
@@ -72,7 +72,7 @@ impl RuntimeConfig {
     ///
     /// # Errors
     /// When it is not what Fluid writes.
-    pub(super) fn parse(text: &str) -> serde_json::Result<Self> {
+    pub fn parse(text: &str) -> serde_json::Result<Self> {
         serde_json::from_str(text)
     }
 }
