@@ -16,6 +16,7 @@ use crate::io_thread::IoThread;
 use crate::options::ClientOptions;
 use crate::serving::serve;
 use crate::trace::{Kind, Recorder, Timing};
+use crate::ucx::lones::UcxLones;
 use crate::verbs::{Asked, Lones, VerbsConnection, VerbsThread};
 use crate::wire;
 
@@ -37,16 +38,16 @@ pub struct RdmaTransport {
     thread: Thread,
 }
 
-/// What serves the connection; over verbs with what threads drive themselves.
+/// What serves the connection, with what threads drive themselves.
 enum Thread {
-    Ucx(Arc<IoThread>),
+    Ucx(Arc<IoThread>, Arc<UcxLones>),
     Verbs(Arc<VerbsThread>, Arc<Lones>),
 }
 
 impl Thread {
     fn spin(&self) -> &Spin {
         match self {
-            Self::Ucx(thread) => thread.spin(),
+            Self::Ucx(thread, _) => thread.spin(),
             Self::Verbs(thread, _) => thread.spin(),
         }
     }
@@ -68,7 +69,9 @@ impl RdmaTransport {
     /// A link to the worker at `address`, written `HOST:PORT`, over `io_thread`.
     #[must_use]
     pub fn new(address: impl Into<Arc<str>>, io_thread: Arc<IoThread>, options: ClientOptions) -> Self {
-        Self::over(address.into(), Thread::Ucx(io_thread), options)
+        let address = address.into();
+        let lones = UcxLones::new(&io_thread, &address, &options);
+        Self::over(address, Thread::Ucx(io_thread, lones), options)
     }
 
     /// The same over verbs.
@@ -90,7 +93,7 @@ impl RdmaTransport {
         let again = commands.downgrade();
         // If the I/O thread has ended, so has the queue, and calls learn of it.
         match &thread {
-            Thread::Ucx(thread) => thread.run(move |core| {
+            Thread::Ucx(thread, _) => thread.run(move |core| {
                 drop(tokio::task::spawn_local(serve::<Connection>(core.clone(), peer, options, queue, again)));
             }),
             Thread::Verbs(thread, _) => thread.run(move |core| {
@@ -118,12 +121,12 @@ impl RdmaTransport {
         let mut awaited = (request.op == Op::Read && request.length <= SHORT).then_some(request.deadline);
         let (answer, mut answered) = oneshot::channel();
         let mut call = Call { into, window: None, came: 0, limit, answer, timing, _permit: permit };
-        if let Thread::Verbs(thread, lones) = &self.thread
-            && awaited.is_some()
-            && driving::is_permitted()
-            && self.is_lone()
-        {
-            match lones.call(thread, &self.restraint, &request, call, &mut answered) {
+        if awaited.is_some() && driving::is_permitted() && self.is_lone() {
+            let asked = match &self.thread {
+                Thread::Ucx(thread, lones) => lones.call(thread, &self.restraint, &request, call, &mut answered),
+                Thread::Verbs(thread, lones) => lones.call(thread, &self.restraint, &request, call, &mut answered),
+            };
+            match asked {
                 Asked::Ended(result) => return result,
                 Asked::Late(commands) => return self.when_it_comes(answered, &commands).await,
                 Asked::Not { call: back, may_wait } => {
@@ -234,7 +237,7 @@ impl Transport for RdmaTransport {
 
     fn kind(&self) -> TransportKind {
         match self.thread {
-            Thread::Ucx(_) => TransportKind::Ucx,
+            Thread::Ucx(..) => TransportKind::Ucx,
             Thread::Verbs(..) => TransportKind::Verbs,
         }
     }
@@ -247,8 +250,9 @@ impl Transport for RdmaTransport {
         self.places.close();
         let (closed, is_closed) = oneshot::channel();
         let is_told = self.commands.send(Command::Close(closed)).is_ok();
-        if let Thread::Verbs(_, lones) = &self.thread {
-            lones.close().await;
+        match &self.thread {
+            Thread::Ucx(thread, lones) => lones.close(thread).await,
+            Thread::Verbs(_, lones) => lones.close().await,
         }
         if is_told {
             // Dropped without a word when the I/O thread ends first.
@@ -260,8 +264,9 @@ impl Transport for RdmaTransport {
 impl Drop for RdmaTransport {
     fn drop(&mut self) {
         self.places.close();
-        if let Thread::Verbs(_, lones) = &self.thread {
-            lones.give_up();
+        match &self.thread {
+            Thread::Ucx(_, lones) => lones.give_up(),
+            Thread::Verbs(_, lones) => lones.give_up(),
         }
     }
 }

@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_transport::connection::Liveness;
-use forebay_transport::wire::{CONNECTION_ID, RequestHeader, set_tag};
-use forebay_transport::{CallError, LinkError, Provenance, Reply, Request};
+use forebay_transport::wire::CONNECTION_ID;
+use forebay_transport::{LinkError, Request};
 use forebay_ucx::{Data, Endpoint, Message, Protocol, Rendezvous};
 use smallvec::smallvec;
 use tokio_util::sync::CancellationToken;
 
 use crate::RdmaError;
-use crate::client_link::{Call, ClientLink, Command, LinkState, landed};
+use crate::client_link::{Call, ClientLink, Command, LinkState};
 use crate::io_thread::Core;
 use crate::options::ClientOptions;
-use crate::wire::{self, Packed};
+use crate::ucx::exchange::{self, Announced, outgoing};
+use crate::wire;
 
 /// An open connection.
 pub(crate) struct Connection {
@@ -49,7 +50,8 @@ impl Connection {
         let weak = Rc::downgrade(core);
         core.worker.on_message(wire::WELCOME, move |message| {
             if let Some((core, connection)) = find(&weak, &message) {
-                connection.on_welcome(&core, message.header);
+                let version = core.worker.context().library().version();
+                exchange::welcome(&connection.state, &core.gauges, version, message.header);
             }
         })?;
         let weak = Rc::downgrade(core);
@@ -63,51 +65,11 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer's hello.
-    fn on_welcome(&self, core: &Core, hello: &[u8]) {
-        let state = &self.state;
-        if state.greeted.get() && state.pass.is_some() {
-            return core.gauges.count_forged(&state.peer);
-        }
-        let version = core.worker.context().library().version();
-        state.welcomed(wire::check_hello(&state.hello, version, hello).map_err(|error| error.to_string()));
-    }
-
     /// A reply, or a message about the connection; why it breaks the protocol.
     fn on_reply(self: &Rc<Self>, core: &Rc<Core>, header: &[u8], data: Data<'_>) -> Result<(), String> {
-        let state = &self.state;
-        // Before it has greeted, a peer need not know the pass: it may only say why it does not.
-        if state.greeted.get() && state.pass.is_some_and(|pass| !wire::carries(header, pass.server)) {
-            core.gauges.count_forged(&state.peer);
-            return Ok(());
-        }
-        let (header, body, has_payload) = wire::reply(header, (&data).into())?;
-        let payload = has_payload.then_some(data);
-        if header.id == CONNECTION_ID {
-            state.told(header.failure(&body));
-            return Ok(());
-        }
-        let mut call = state.answered(&header)?;
-        if let Some(failure) = header.failure(&body) {
-            call.end(Err(CallError::Service(failure)));
-            return Ok(());
-        }
-        let (provenance, length) = (header.provenance, header.payload_len as usize);
-        match payload {
-            // A buffer is not touched for a caller that has left; the peer's operation ends all the same.
-            _ if !call.has_caller() => call.end(Err(state.lost("its caller has left").into())),
-            None => {
-                let payload = landed(call.into.take(), 0);
-                call.end(Ok(Reply { provenance, body, payload }));
-            }
-            Some(Data::Eager(bytes)) => {
-                let mut into = call.into.take();
-                if let Some(room) = into.as_mut().and_then(|into| into.get_mut(..length)) {
-                    room.copy_from_slice(bytes);
-                }
-                call.end(Ok(Reply { provenance, body, payload: landed(into, length) }));
-            }
-            Some(Data::Rendezvous(rendezvous)) => self.fetch(core, call, rendezvous, (provenance, body, length)),
+        let announced = exchange::answer(&self.state, &core.gauges, header, (&data).into())?;
+        if let (Some(announced), Data::Rendezvous(rendezvous)) = (announced, data) {
+            self.fetch(core, announced, rendezvous);
         }
         Ok(())
     }
@@ -115,15 +77,9 @@ impl Connection {
     /// Fetches a payload into the caller's buffer, which the operation owns meanwhile. A mount cannot answer the kernel
     /// while its payload is in use here, not even with what another worker answered. So a fetch that goes on for
     /// `patience` after its caller has left ends the connection.
-    fn fetch(
-        self: &Rc<Self>,
-        core: &Rc<Core>,
-        mut call: Call,
-        rendezvous: Rendezvous,
-        (provenance, body, length): (Provenance, Bytes, usize),
-    ) {
+    fn fetch(self: &Rc<Self>, core: &Rc<Core>, mut announced: Announced, rendezvous: Rendezvous) {
         // There is one: payload is within the limit, and a limit comes with a buffer.
-        let Some(into) = call.into.take() else { return };
+        let Some(into) = announced.call.into.take() else { return };
         let of_caller = if core.registration.covers(&into) { None } else { core.caller_memory.fetch(&into) };
         let registration = of_caller.as_ref().unwrap_or(&core.registration);
         let receiving = rendezvous.receive(smallvec![into], Some(registration));
@@ -135,37 +91,25 @@ impl Connection {
             let received = tokio::select! {
                 received = receiving => Ok(received),
                 () = state.ended.cancelled() => Err(state.lost("it ended while a reply was being fetched")),
-                () = call.forsaken(connection.patience) => {
+                () = announced.call.forsaken(connection.patience) => {
                     let why = state.lost(format!("a reply had not arrived {:?} after its caller left", connection.patience));
                     state.break_off(why.clone());
                     Err(why)
                 }
             };
             connection.fetching.update(|count| count - 1);
-            let result = received.and_then(|(mut buffers, outcome)| {
-                state.heard.set(Instant::now());
-                match outcome {
-                    Ok(received) if received == length => {
-                        Ok(Reply { provenance, body, payload: landed(buffers.pop(), length) })
-                    }
-                    Ok(received) => Err(state.lost(format!("{received} of {length} bytes arrived"))),
-                    Err(error) => Err(state.lost(error.to_string())),
+            match received {
+                Ok((mut buffers, outcome)) => {
+                    state.heard.set(Instant::now());
+                    announced.ended(state, buffers.pop(), outcome);
                 }
-            });
-            call.end(result.map_err(CallError::from));
+                Err(why) => announced.call.end(Err(why.into())),
+            }
         });
     }
 
     fn send(&self, core: &Core, id: u64, request: &Request) {
-        let mut header = RequestHeader::of(id, request).encode();
-        if let Some(pass) = &self.state.pass {
-            set_tag(&mut header, pass.client);
-        }
-        let body = match request.tail.is_empty() {
-            true => request.body.clone(),
-            false => [&request.body[..], &request.tail].concat().into(),
-        };
-        let packed = Packed::new(&header, body, core.worker.max_header());
+        let packed = outgoing(id, request, self.state.pass.as_ref(), core.worker.max_header());
         // If it fails, so does the endpoint, which is noticed.
         self.endpoint.am_send(wire::REQUEST, packed.header(), packed.rest.clone(), None, Protocol::Eager).detach();
     }
@@ -193,13 +137,8 @@ impl Connection {
     /// Tells the log by which transports it goes, and refuses those that are not RDMA where that is demanded.
     fn check_lanes(&self, require_rdma: bool) -> Result<(), LinkError> {
         let lanes = self.endpoint.lanes().map_err(|error| self.connect_failed(error.to_string()))?;
-        let named: Vec<_> = lanes.iter().map(ToString::to_string).collect();
-        if require_rdma && !lanes.iter().any(forebay_ucx::Resource::is_rdma) {
-            let reason =
-                format!("UCX reaches it by {}, which is not RDMA; check the cards of both sides", named.join(", "));
-            return Err(self.state.refused(reason));
-        }
-        tracing::info!(peer = &*self.state.peer, lanes = named.join(", "), "RDMA client connected");
+        let lanes = exchange::check_lanes(&self.state, &lanes, require_rdma)?;
+        tracing::info!(peer = &*self.state.peer, lanes, "RDMA client connected");
         Ok(())
     }
 }

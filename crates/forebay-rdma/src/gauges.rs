@@ -1,5 +1,6 @@
 //! What an I/O thread counts and others read.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The counts.
@@ -43,5 +44,21 @@ impl Gauges {
                 "dropped a message that does not show the pass of its connection; more are counted only"
             );
         }
+    }
+}
+
+/// One of the connections that an I/O thread counts.
+pub(crate) struct Counted(pub(crate) Arc<Gauges>);
+
+impl Counted {
+    /// Of a connection that was counted.
+    pub(crate) fn new(gauges: &Arc<Gauges>) -> Self {
+        Self(Arc::clone(gauges))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.discount_connection();
     }
 }

@@ -35,6 +35,8 @@ use crate::gauges::Gauges;
 use crate::growing::grow;
 use crate::options::IoThreadOptions;
 use crate::trace::Trace;
+use crate::ucx::crew::Crew;
+use crate::ucx::lone::Parts;
 use crate::vanishing;
 
 /// How long an I/O thread that ends waits for operations under way. Their endpoints are closed by force before, so this passes
@@ -67,6 +69,8 @@ pub struct IoThread {
     gauges: Arc<Gauges>,
     operations: Operations,
     client_id: NonZeroU64,
+    /// What threads drive that wait for answers themselves.
+    crew: Arc<Crew>,
     /// Its signs of life, once it runs.
     heartbeat: Mutex<Option<Asked>>,
 }
@@ -178,6 +182,14 @@ impl IoThread {
         // In parts of this size, so that it can grow with the pool.
         let part = options.registered.min(MAX_PART);
         let registration = Registration::growing(&context, &options.pool, part);
+        let (caller_memory, gauges) = (Arc::<CallerMemory>::default(), Arc::<Gauges>::default());
+        let crew = Crew::new(Parts {
+            context: context.clone(),
+            client_id,
+            registration: registration.clone(),
+            caller_memory: Arc::clone(&caller_memory),
+            gauges: Arc::clone(&gauges),
+        });
         let (jobs, queue) = mpsc::unbounded_channel();
         let mut io_thread = Self {
             name: options.name.as_str().into(),
@@ -187,13 +199,14 @@ impl IoThread {
             thread: Mutex::new(None),
             context,
             registration,
-            caller_memory: Arc::default(),
+            caller_memory,
             pool: options.pool,
             spin: Arc::new(Spin::new(options.spin)),
             trace: options.trace,
-            gauges: Arc::default(),
+            gauges,
             operations: Operations::default(),
             client_id,
+            crew,
             heartbeat: Mutex::new(None),
         };
         io_thread.grow_for(options.registered, &options.given_up)?;
@@ -312,6 +325,18 @@ impl IoThread {
     #[must_use]
     pub fn client_id(&self) -> NonZeroU64 {
         self.client_id
+    }
+
+    /// Answers that threads have received themselves which waited for them ([`ClientOptions::drive`]): it had no part in them.
+    ///
+    /// [`ClientOptions::drive`]: crate::ClientOptions::drive
+    #[must_use]
+    pub fn driven(&self) -> u64 {
+        self.crew.driven()
+    }
+
+    pub(crate) fn crew(&self) -> &Arc<Crew> {
+        &self.crew
     }
 
     pub(crate) fn spin(&self) -> &Spin {

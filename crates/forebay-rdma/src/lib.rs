@@ -44,6 +44,7 @@ mod server;
 mod serving;
 mod sockets;
 pub mod trace;
+mod ucx;
 mod ucx_peer;
 mod vanishing;
 pub mod verbs;

@@ -95,9 +95,9 @@ pub struct ClientOptions {
     pub security: Option<ClientSecurity>,
     /// Where calls are recorded.
     pub trace: Option<Arc<Trace>>,
-    /// How long threads that may wait for the answers to short reads themselves do so. Over verbs they post and poll, too, unless the
-    /// worker's memory is read without it. Otherwise they do not receive the answers: they sleep until the I/O thread has, and
-    /// busy-poll as its options say.
+    /// How long threads that may wait for the answers to short reads themselves do so. They post and poll, too, unless the worker's
+    /// memory is read without it, and over UCX unless that is older than 1.18, or its fabric is polled. Otherwise they do not receive
+    /// the answers: they sleep until the I/O thread has, and busy-poll as its options say.
     pub drive: DriveOptions,
 }
 

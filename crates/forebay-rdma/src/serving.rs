@@ -7,7 +7,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -207,14 +206,14 @@ async fn connect<C: ClientLink>(
     peer: &Arc<str>,
     options: &ClientOptions,
 ) -> Result<Rc<C>, LinkError> {
-    to_an_address(peer, options, |address| C::greet(core, peer, address, options)).await
+    to_an_address(peer, options, |address: SocketAddr| C::greet(core, peer, address, options)).await
 }
 
 /// What `greet` makes of the first address of `peer` that it does with.
-pub(crate) async fn to_an_address<T, F: Future<Output = Result<T, LinkError>>>(
+pub(crate) async fn to_an_address<T>(
     peer: &str,
     options: &ClientOptions,
-    greet: impl Fn(SocketAddr) -> F,
+    mut greet: impl AsyncFnMut(SocketAddr) -> Result<T, LinkError>,
 ) -> Result<T, LinkError> {
     let failed = |reason: String| LinkError::Connect { peer: peer.to_owned(), reason };
     let attempt = async {

@@ -1,26 +1,25 @@
-//! The suite that every transport passes, over whatever UCX has: sockets by default. As it is, and between two ends that prove
-//! who they are: then nothing is changed over it.
+//! The suite that every transport passes, over whatever UCX has: sockets by default. As it is, between two ends that prove who they
+//! are (then nothing is changed over it), and by threads that wait for their answers themselves (`driving.rs`).
 
 mod common;
+#[path = "conformance/driving.rs"]
+mod driving;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use common::admission::{Admitting, HOUR, worker_of};
 use forebay_identity::LiveIdentity;
 use forebay_identity::testing::Cluster;
 use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, IoThreadStats, RdmaServer, RdmaTransport, ServerSecurity};
-use forebay_transport::conformance::{self, Behaviour, Fixture, Scripted};
-use forebay_transport::driving::DriveOptions;
+use forebay_transport::conformance::{self, Behaviour, Driven, Fixture, Scripted};
 use forebay_transport::{LocalTransport, Payload, Service, Transport};
 use forebay_types::{ByteSize, Role};
-use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
-/// A worker and a client over UCX, of which the client may have to be admitted; without UCX, what holds for every transport is shown
-/// of the local one.
-enum Ucx<const PROVES: bool> {
+/// A worker and a client over UCX, of which the client may have to be admitted, and its callers may wait themselves; without UCX, what
+/// holds for every transport is shown of the local one.
+enum Ucx<const PROVES: bool, const DRIVES: bool> {
     Real {
         service: Arc<dyn Service>,
         address: SocketAddr,
@@ -42,19 +41,22 @@ fn proofs() -> (ServerSecurity, ClientSecurity) {
 }
 
 #[async_trait::async_trait]
-impl<const PROVES: bool> Fixture for Ucx<PROVES> {
+impl<const PROVES: bool, const DRIVES: bool> Fixture for Ucx<PROVES, DRIVES> {
     async fn start(service: Arc<dyn Service>) -> Self {
         let Some(library) = common::library() else { return Self::Absent(Arc::new(LocalTransport::new(service))) };
         let (security, of_client) = PROVES.then(proofs).unzip();
         let server = common::serve_with(library, 0, service.clone(), security.clone()).await;
         let address = server.local_addr();
-        let options = ClientOptions { security: of_client, ..common::client_options() };
+        let defaults = common::client_options();
+        let drive = if DRIVES { driving::drive() } else { defaults.drive };
+        let options = ClientOptions { security: of_client, drive, ..defaults };
         let (io_thread, transport) = common::link_with(library, address, options);
         Self::Real { service, address, security, server: Mutex::new(Some(server)), transport, _io_thread: io_thread }
     }
 
     fn transport(&self) -> Arc<dyn Transport> {
         match self {
+            Self::Real { transport, .. } if DRIVES => Arc::new(Driven::new(transport.clone(), usize::MAX)),
             Self::Real { transport, .. } => transport.clone(),
             Self::Absent(local) => local.clone(),
         }
@@ -83,11 +85,19 @@ impl<const PROVES: bool> Fixture for Ucx<PROVES> {
 }
 
 mod as_it_is {
-    forebay_transport::transport_conformance!(super::Ucx<false>);
+    forebay_transport::transport_conformance!(super::Ucx<false, false>);
 }
 
 mod with_proof {
-    forebay_transport::transport_conformance!(super::Ucx<true>);
+    forebay_transport::transport_conformance!(super::Ucx<true, false>);
+}
+
+mod by_threads_that_wait {
+    forebay_transport::transport_conformance!(super::Ucx<false, true>);
+}
+
+mod by_threads_that_wait_with_proof {
+    forebay_transport::transport_conformance!(super::Ucx<true, true>);
 }
 
 /// Of this transport alone, over the same fabric: in the virtual machine, over real verbs.
@@ -126,31 +136,6 @@ async fn a_reply_is_fetched_into_memory_of_the_caller_once_it_is_registered() {
     conformance::assert_bytes(&reply, &request, 1 << 20);
     let IoThreadStats { caller_memory, fetched_into_caller_memory, registration_failures, .. } = io_thread.stats();
     assert_eq!((caller_memory, fetched_into_caller_memory, registration_failures), (ByteSize::mib(4), 3, 0));
-    transport.close().await;
-    server.close().await;
-}
-
-/// Of the link to a worker, a thread waits for what the I/O thread receives.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thread_that_waits_itself_has_its_answers_from_the_io_thread() {
-    let Some(library) = common::library() else { return };
-    let server = common::serve(library, 0, Scripted::new()).await;
-    let drive = DriveOptions { wait: Duration::from_millis(5), ..DriveOptions::default() };
-    let (_io_thread, transport) =
-        common::link_with(library, server.local_addr(), ClientOptions { drive, ..common::client_options() });
-    let threads = Arc::new(conformance::Driven::new(transport.clone(), usize::MAX));
-    let begun = Instant::now();
-    for index in 0.. {
-        if threads.answered() >= 50 {
-            break;
-        }
-        assert!(begun.elapsed() < 2 * common::LONG, "no thread has its answers itself");
-        let request = conformance::read(Behaviour::AtOnce, index, 5, 4096, common::LONG);
-        let (asked, asks, runtime) = (Arc::clone(&threads), request.clone(), Handle::current());
-        let ask = move || runtime.block_on(asked.call(asks, conformance::pool(1).try_alloc(4096)));
-        let reply = conformance::within("an answer", tokio::task::spawn_blocking(ask)).await.unwrap().unwrap();
-        conformance::assert_bytes(&reply, &request, 4096);
-    }
     transport.close().await;
     server.close().await;
 }

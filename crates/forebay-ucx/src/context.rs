@@ -114,6 +114,12 @@ impl Context {
         self.shared.library
     }
 
+    /// Whether its workers can be waited for by events. EFA's are polled.
+    #[must_use]
+    pub fn is_event_driven(&self) -> bool {
+        self.shared.event_driven
+    }
+
     /// The devices and transports that it uses.
     #[must_use]
     pub fn resources(&self) -> &[Resource] {

@@ -172,7 +172,7 @@ impl Drop for Driving<'_> {
 }
 
 /// The worker's event descriptor, which UCX closes with the worker.
-struct Events(RawFd);
+pub(crate) struct Events(pub(crate) RawFd);
 
 impl AsRawFd for Events {
     fn as_raw_fd(&self) -> RawFd {

@@ -3,6 +3,7 @@
 //! * [`Library`]: libucp, found and loaded at run time;
 //! * [`Context`]: devices and transports, with [`Options`]; [`Registration`]: memory that their NICs may access;
 //! * [`Worker`]: the progress engine of one thread, which a current-thread tokio runtime drives;
+//! * [`LoneWorker`]: one that threads hand to one another, with all that is of it;
 //! * [`Listener`], [`Endpoint`]: connections;
 //! * [`Endpoint::am_send`], [`Worker::on_message`], [`Rendezvous`]: active messages, of which the cache's requests and
 //!   replies are made;
@@ -13,7 +14,8 @@
 //!
 //! * Memory that an operation uses is owned by the operation until UCX has called back (invariant 3). Futures are tickets
 //!   to operations, and may be dropped at any time.
-//! * A worker, and all that is of it, stays in the thread that made it; contexts and registrations may be shared.
+//! * A worker, and all that is of it, stays in the thread that made it, or moves as a whole; contexts and registrations may be
+//!   shared.
 //! * Parts hold what they are part of: a worker its context, an endpoint its worker, an operation its endpoint's state.
 //! * A panic in a handler, a waker or an owner of memory is caught before it reaches C.
 //!
@@ -31,6 +33,7 @@ mod exit;
 mod fabric;
 mod library;
 mod listener;
+mod lone;
 mod memlock;
 mod message;
 mod operation;
@@ -50,6 +53,7 @@ pub use forebay_locks::spin::{Patience, Spin};
 pub use forebay_ucx_sys::{LIBRARY_VARIABLE, LoadError, Version};
 pub use library::Library;
 pub use listener::{ConnectionRequest, Listener};
+pub use lone::{Fetch, Incoming, LoneWorker, MessageReceiver};
 pub use memlock::LockLimit;
 pub use message::{Data, Message, Rendezvous};
 pub use operation::{Payload, Receiving, Sending, SpansMut};

@@ -45,7 +45,8 @@ pub(crate) struct WorkerShared {
 pub(crate) struct Core {
     pub(crate) context: Context,
     pub(crate) handle: sys::ucp_worker_h,
-    thread: ThreadId,
+    /// The thread that uses it: for good, unless it is that of a [`crate::LoneWorker`].
+    thread: Cell<ThreadId>,
     pub(crate) max_header: usize,
     pub(crate) events: Option<RawFd>,
     /// Whether `ucp_worker_progress` is running, so that code of handlers does not run it again, nor destroy what it uses.
@@ -86,11 +87,19 @@ impl Worker {
     /// # Errors
     /// [`Error::Worker`].
     pub fn with_client_id(context: &Context, client_id: Option<NonZeroU64>) -> Result<Self, Error> {
+        Self::create(context, client_id, sys::UCS_THREAD_MODE_SINGLE)
+    }
+
+    pub(crate) fn create(
+        context: &Context,
+        client_id: Option<NonZeroU64>,
+        thread_mode: sys::ucs_thread_mode_t,
+    ) -> Result<Self, Error> {
         let ucp = context.shared.library.ucp();
         // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which of them count.
         let mut params: sys::ucp_worker_params_t = unsafe { std::mem::zeroed() };
         params.field_mask = sys::UCP_WORKER_PARAM_FIELD_THREAD_MODE.into();
-        params.thread_mode = sys::UCS_THREAD_MODE_SINGLE;
+        params.thread_mode = thread_mode;
         if let Some(client_id) = client_id {
             params.field_mask |= u64::from(sys::UCP_WORKER_PARAM_FIELD_CLIENT_ID);
             params.client_id = client_id.get();
@@ -198,9 +207,7 @@ impl Worker {
             core.close(&owner.state);
         }
         drop(owners);
-        for handler in core.handlers.borrow().iter() {
-            handler.forget();
-        }
+        core.forget_handlers();
         let start = Instant::now();
         let mut rounds = 0;
         while core.live() > 0 {
@@ -230,7 +237,7 @@ impl Core {
         Self {
             context,
             handle,
-            thread: std::thread::current().id(),
+            thread: Cell::new(std::thread::current().id()),
             max_header: 0,
             events: None,
             inside: Cell::new(false),
@@ -271,7 +278,19 @@ impl Core {
     /// Whether the caller is the worker's thread. UCX runs callbacks in it, by contract; were it otherwise, nothing here
     /// could be touched.
     pub(crate) fn is_mine(&self) -> bool {
-        std::thread::current().id() == self.thread
+        std::thread::current().id() == self.thread.get()
+    }
+
+    /// From here on the calling thread uses the worker, and with it all that is of it.
+    pub(crate) fn adopt(&self) {
+        self.thread.set(std::thread::current().id());
+    }
+
+    /// Lets go of what handlers hold. Their messages are dropped from now on.
+    pub(crate) fn forget_handlers(&self) {
+        for handler in self.handlers.borrow().iter() {
+            handler.forget();
+        }
     }
 
     fn query_max_header(&self) -> Result<usize, Error> {

@@ -21,7 +21,7 @@ use forebay_verbs::{Completion, Ended, Exposure, QueuePair};
 use tokio::sync::oneshot::Receiver;
 
 use crate::client_link::{Call, unasked};
-use crate::gauges::Gauges;
+use crate::gauges::{Counted, Gauges};
 use crate::verbs::channel::{Channel, Incoming, takes_credit};
 use crate::verbs::connection::parts;
 use crate::verbs::exchange::{Answered, land, outgoing};
@@ -70,22 +70,6 @@ pub(crate) struct Parts {
     pub(crate) call: Option<Call>,
     pub(crate) id: u64,
     pub(crate) counted: Counted,
-}
-
-/// One of the connections that an I/O thread counts.
-pub(crate) struct Counted(Arc<Gauges>);
-
-impl Counted {
-    /// Of a connection that was counted.
-    pub(crate) fn new(gauges: &Arc<Gauges>) -> Self {
-        Self(Arc::clone(gauges))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.discount_connection();
-    }
 }
 
 impl Lone {

@@ -7,6 +7,7 @@
 //!
 //! Where the worker lets its memory be read without it, there are none: those reads, and what is known for them, are the I/O thread's.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +22,12 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::client_link::{Call, ClientLink, Command, LinkState};
+use crate::gauges::Counted;
 use crate::options::ClientOptions;
 use crate::serving::{serve_last, to_an_address};
 use crate::verbs::connection::Connection;
 use crate::verbs::core::Core;
-use crate::verbs::lone::{Answer, Came, Counted, Lone, Parts};
+use crate::verbs::lone::{Answer, Came, Lone, Parts};
 use crate::verbs::own_queue::OwnQueue;
 use crate::verbs::thread::VerbsThread;
 
@@ -251,7 +253,7 @@ impl Lones {
         let own = OwnQueue::new(core).map_err(|error| failed(error.to_string()))?;
         let made = async {
             let queues = Some(own.queues());
-            let greet = |address| Connection::greet_on(core, queues, peer, address, options);
+            let greet = |address: SocketAddr| Connection::greet_on(core, queues, peer, address, options);
             let connection = to_an_address(peer, options, greet).await?;
             let has_ended = Arc::new(AtomicBool::new(false));
             if let Some(parts) = connection.apart(&has_ended) {

@@ -69,6 +69,12 @@ impl<C> Berths<C> {
         Berth::Make
     }
 
+    /// The one that was used last of those that nobody has, and that `suits`; to be put back, or [`Berths::lost`].
+    pub fn take_if(&mut self, mut suits: impl FnMut(&C) -> bool) -> Option<C> {
+        let at = self.idle.iter().rposition(|(connection, _)| suits(connection))?;
+        Some(self.idle.remove(at).0)
+    }
+
     /// What came of making one; `Ok(None)`: there are never to be any. Those that are to be ended, and whether the caller has to begin to
     /// look for those that nobody uses.
     #[must_use = "connections are to be ended"]
@@ -160,6 +166,26 @@ mod tests {
         assert_eq!(berths.put_back(1, now), None);
         assert_eq!(berths.take(now), Berth::Take(1), "the one that was used last");
         assert_eq!((berths.take(now), berths.take(now)), (Berth::Take(2), Berth::Make));
+    }
+
+    #[test]
+    fn one_that_suits_is_taken_wherever_it_is_and_what_is_left_expires_in_its_order() {
+        let (mut berths, now) = (Berths::new(), Instant::now());
+        for connection in 1..=3 {
+            made(&mut berths, connection, now);
+            assert_eq!(berths.take(now), Berth::Take(connection));
+        }
+        for (connection, used) in [(1, 1), (2, 2), (3, 3)] {
+            assert_eq!(berths.put_back(connection, now + Duration::from_secs(used)), None);
+        }
+        assert_eq!(berths.take_if(|connection| *connection > 3), None);
+        assert_eq!(berths.take_if(|connection| *connection < 3), Some(2), "the one of them that was used last");
+        assert_eq!(berths.expire(now + LINGER + Duration::from_secs(1)), (vec![1], true));
+        assert_eq!(berths.take_if(|_| true), Some(3));
+        berths.lost();
+        assert_eq!(berths.put_back(2, now), None);
+        assert_eq!(berths.close(), [2]);
+        assert_eq!(berths.take_if(|_| true), None);
     }
 
     #[test]

@@ -1,0 +1,11 @@
+//! What is UCX's alone: how a request and its answer lie in its messages, and connections that threads drive which wait for their
+//! answers themselves (ADR 0038).
+//!
+//! * `exchange`: a request and its answer, whoever receives;
+//! * `lone`: a worker of UCX that one thread has at a time, with a connection to each server that it asked;
+//! * `crew`: those of an I/O thread; `lones`: a link's way to them.
+
+pub(crate) mod crew;
+pub(crate) mod exchange;
+pub(crate) mod lone;
+pub(crate) mod lones;
