@@ -26,6 +26,7 @@ import contextlib
 import datetime
 import errno
 import os
+import shutil
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -36,22 +37,17 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import stringify_path
 
 from forebay._client import Client
-from forebay._files import AT_ONCE, AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, TextWriteFile, WriteFile, details
+from forebay._files import AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, TextWriteFile, WriteFile, details
+from forebay._local import bring, pieces
 from forebay._ranges import Ranges
-from forebay._room import room_of_loop
 from forebay._settings import Setting, Settings
 from forebay._upload import Upload
-from forebay.aio import AsyncClient, AsyncFile
+from forebay.aio import AsyncClient
 
 __all__ = ["ForebayFileSystem"]
 
 #: What says that there is nothing of a name, or that it cannot be one.
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENAMETOOLONG})
-
-#: What one file is brought by.
-_PIECE = 4 * AT_ONCE
-#: What all files take together that an event loop brings at once. Some are written while others are read.
-_BRINGING = 4 * _PIECE
 
 #: Clients of file systems, in this process.
 _clients: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
@@ -333,7 +329,7 @@ class ForebayFileSystem(AsyncFileSystem):
                 os.makedirs(lpath, exist_ok=True)
                 return
             try:
-                await _bring(file, lpath, callback)
+                await bring(file, lpath, callback)
             except OSError as error:
                 if is_again or error.errno != errno.ESTALE:
                     raise
@@ -394,7 +390,7 @@ class ForebayFileSystem(AsyncFileSystem):
             await self._makedirs(rpath, exist_ok=True)
             return
         callback.set_size(os.path.getsize(lpath))
-        await self._upload(rpath, _pieces(lpath, callback), mode == "create")
+        await self._upload(rpath, pieces(lpath, callback), mode == "create")
 
     async def _upload(self, path: str, pieces: AsyncIterator[Any], exclusive: bool) -> None:
         """Make a path a file of these pieces, when a transaction ends, if there is one."""
@@ -412,12 +408,26 @@ class ForebayFileSystem(AsyncFileSystem):
 
     async def _cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        if path1 == path2:
+            # An origin finds nothing to do, and fsspec's `mv` would then remove the only one there is.
+            raise shutil.SameFileError(f"{path1} cannot be copied to itself")
         try:
             await self._beside.copy(path1, path2)
         except IsADirectoryError as error:
             if error.filename != path1:
                 raise
             await self._makedirs(path2, exist_ok=True)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
+        """Move files: copy them, and remove the old ones once all are copied."""
+        if not isinstance(path1, list) and not isinstance(path2, list):
+            source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+            if source == target:
+                return
+            if recursive and target.startswith(source.rstrip("/") + "/"):
+                # The copies would be removed with what they were made of.
+                raise ValueError(f"{path1} cannot be moved to {path2}, which is in it")
+        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
 
     async def _rm_file(self, path: str, **kwargs: Any) -> None:
         await self._beside.remove(self._strip_protocol(path))
@@ -462,35 +472,5 @@ def _listed(entries: Iterable[dict[str, Any]], detail: bool) -> list[Any]:
     return found if detail else [info["name"] for info in found]
 
 
-async def _bring(file: AsyncFile, lpath: str, callback: Any) -> None:
-    """Make a local file of a version of a file."""
-    callback.set_size(file.entry.size)
-    length = min(_PIECE, file.entry.size)
-    # A local file that cannot be opened is not ours to remove.
-    async with room_of_loop(_BRINGING).taken(length):
-        with open(lpath, "wb") as local:
-            memory = memoryview(bytearray(length))
-            offset = 0
-            try:
-                while count := await file.readinto(memory, offset):
-                    await asyncio.to_thread(local.write, memory[:count])
-                    callback.relative_update(count)
-                    offset += count
-                local.flush()
-            except BaseException:
-                # Nobody is to take a part for the whole.
-                with contextlib.suppress(OSError):
-                    os.unlink(lpath)
-                raise
-
-
 async def _once(value: Any) -> AsyncIterator[Any]:
     yield value
-
-
-async def _pieces(lpath: str, callback: Any) -> AsyncIterator[bytes]:
-    """A local file from its beginning to its end."""
-    with open(lpath, "rb", buffering=0) as local:
-        while piece := await asyncio.to_thread(local.read, AT_ONCE):
-            yield piece
-            callback.relative_update(len(piece))

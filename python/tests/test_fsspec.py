@@ -375,8 +375,8 @@ def test_a_batch_of_files_is_brought_in_bounded_memory(
         names.append(f"/batch/{number}")
         (origin / "batch").mkdir(exist_ok=True)
         (origin / "batch" / str(number)).write_bytes(content(number, 3000 if number else 0))
-    monkeypatch.setattr("forebay.fs._PIECE", 1000)
-    monkeypatch.setattr("forebay.fs._BRINGING", 2500)
+    monkeypatch.setattr("forebay._local._PIECE", 1000)
+    monkeypatch.setattr("forebay._local._BRINGING", 2500)
     at_once: list[int] = []
     readinto = AsyncFile.readinto
 

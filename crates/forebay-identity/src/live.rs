@@ -76,7 +76,8 @@ impl Material {
 pub enum Standing {
     /// May stay.
     Good,
-    /// Has to come again, with a new certificate.
+    /// Has to come again, with a new certificate: its own has expired, or the authority that vouched for it is believed no
+    /// more.
     Expired,
     /// Has to go, and need not come again.
     Denied,
@@ -102,16 +103,18 @@ impl LiveIdentity {
     /// Whether somebody who was admitted still may be here.
     #[must_use]
     pub fn standing(&self, peer: &Peer, now: SystemTime) -> Standing {
-        if self.0.load().trust().denies(&peer.identity) {
+        let material = self.0.load();
+        let trust = material.trust();
+        if trust.denies(&peer.identity) {
             Standing::Denied
-        } else if now > peer.until {
+        } else if now > peer.until || !trust.believes_authority_of(peer) {
             Standing::Expired
         } else {
             Standing::Good
         }
     }
 
-    /// From now on handshakes use this one. Connections that stand are not touched.
+    /// From now on handshakes use this one, and connections that stand are judged by it ([`Self::standing`]).
     pub fn replace(&self, material: Material) {
         self.0.store(Arc::new(material));
     }
@@ -125,5 +128,47 @@ impl LiveIdentity {
             self.replace(Material { trust, ..Material::clone(&current) });
         }
         is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster_key::ClusterKey;
+    use crate::name::Scope;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// Whoever has a key makes certificates with it for as long a time as it wants: only that the key is believed no more ends them.
+    #[test]
+    fn who_was_admitted_by_a_key_that_was_taken_away_has_to_come_again() {
+        let (old, new, now) = (ClusterKey::generate().unwrap(), ClusterKey::generate().unwrap(), SystemTime::now());
+        let scope = Scope::new("example.org", "prod").unwrap();
+        let issued = |key: &ClusterKey, role: Role| {
+            key.authority(&scope, role).unwrap().issue("one", now - HOUR, now + HOUR).unwrap()
+        };
+        let material = |keys: &[&ClusterKey]| {
+            let of_key = |key: &&ClusterKey| Role::ALL.map(|role| key.authority(&scope, role).unwrap());
+            let authorities: Vec<_> = keys.iter().flat_map(of_key).map(|it| it.certificate().clone()).collect();
+            let trust = Trust::new(scope.clone(), &authorities, []).unwrap();
+            Material::new(issued(&new, Role::Worker), trust, now).unwrap()
+        };
+        let live = LiveIdentity::new(material(&[&old, &new]));
+        let admitted = |key: &ClusterKey| {
+            let credentials = issued(key, Role::Reader);
+            live.material().trust().verify(credentials.chain(), Side::Client, now).unwrap()
+        };
+        let (before, after) = (admitted(&old), admitted(&new));
+        let standing = || [&before, &after].map(|peer| live.standing(peer, now));
+        assert_eq!(standing(), [Standing::Good; 2]);
+        // Their certificates are made anew with each look at the files, and are other ones to the byte.
+        live.replace(material(&[&new, &old]));
+        assert_eq!(standing(), [Standing::Good; 2]);
+        live.replace(material(&[&new]));
+        assert_eq!(standing(), [Standing::Expired, Standing::Good]);
+        live.deny([before.identity.clone()]);
+        assert_eq!(standing(), [Standing::Denied; 2], "both have one name");
     }
 }

@@ -162,7 +162,7 @@ mod tests {
 
     fn peer(name: &str) -> Peer {
         let identity = Scope::new("example.org", "prod").unwrap().identity(Role::Reader, name).unwrap();
-        Peer { identity, until: SystemTime::UNIX_EPOCH }
+        Peer { identity, until: SystemTime::UNIX_EPOCH, authority: None }
     }
 
     fn pass(number: u64) -> Pass {

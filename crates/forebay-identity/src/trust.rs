@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::SystemTime;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::{Cert, EndEntityCert, KeyUsage, VerifiedPath};
 
@@ -19,6 +20,9 @@ pub struct Peer {
     pub identity: Identity,
     /// Until when its certificate says so.
     pub until: SystemTime,
+    /// Which authority vouches for it: a digest of that one's name and public key. `None`: nobody knows, and so nobody looks whether
+    /// that authority is believed still.
+    pub authority: Option<[u8; 32]>,
 }
 
 /// Which end of a connection a certificate is shown at.
@@ -43,6 +47,8 @@ struct Anchor {
     anchor: TrustAnchor<'static>,
     /// The role that it speaks for; `None`: all of them.
     role: Option<Role>,
+    /// What tells it from others.
+    digest: [u8; 32],
 }
 
 impl Trust {
@@ -109,7 +115,7 @@ impl Trust {
         };
         let who = || Box::new(peer.identity.clone());
         match judged {
-            Ok(()) => Ok(peer),
+            Ok(authority) => Ok(Peer { authority: Some(authority), ..peer }),
             Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
                 Err(IdentityError::Authority(who()))
             }
@@ -119,7 +125,16 @@ impl Trust {
         }
     }
 
-    /// Whether an authority that may speak for `role` vouches for this certificate, by way of those `between`, `at` that time.
+    /// Whether the authority that vouched for somebody when it was admitted is believed still.
+    #[must_use]
+    pub fn believes_authority_of(&self, peer: &Peer) -> bool {
+        let Some(digest) = peer.authority else { return true };
+        let may_speak = |named: Option<Role>| named.is_none_or(|named| named == peer.identity.role());
+        self.anchors.iter().any(|anchor| anchor.digest == digest && may_speak(anchor.role))
+    }
+
+    /// Whether an authority that may speak for `role` vouches for this certificate, by way of those `between`, `at` that time: its
+    /// digest.
     fn judge(
         &self,
         leaf: &EndEntityCert<'_>,
@@ -127,7 +142,7 @@ impl Trust {
         role: Role,
         side: Side,
         at: SystemTime,
-    ) -> Result<(), webpki::Error> {
+    ) -> Result<[u8; 32], webpki::Error> {
         let may_speak = |named: Option<Role>| named.is_none_or(|named| named == role);
         let speaking = self.anchors.iter().filter(|anchor| may_speak(anchor.role));
         let anchors: Vec<_> = speaking.map(|anchor| anchor.anchor.clone()).collect();
@@ -143,7 +158,8 @@ impl Trust {
         // Before 1970 nothing is valid yet.
         let at = UnixTime::since_unix_epoch(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
         let algorithms = provider().signature_verification_algorithms.all;
-        leaf.verify_for_usage(algorithms, &anchors, between, at, usage, None, Some(&within)).map(|_| ())
+        let path = leaf.verify_for_usage(algorithms, &anchors, between, at, usage, None, Some(&within))?;
+        Ok(digest_of(path.anchor()))
     }
 
     /// Who a certificate says that it is, if that is somebody of this cluster who is not denied.
@@ -159,7 +175,7 @@ impl Trust {
             return Err(IdentityError::Denied(Box::new(identity)));
         }
         let until = ends(certificate).ok_or(IdentityError::Malformed)?;
-        Ok((leaf, Peer { identity, until }))
+        Ok((leaf, Peer { identity, until, authority: None }))
     }
 }
 
@@ -172,8 +188,20 @@ impl Anchor {
             // One of version 1 has no names.
             Err(_) => None,
         };
-        Ok(Self { anchor: anchor.to_owned(), role })
+        Ok(Self { digest: digest_of(&anchor), anchor: anchor.to_owned(), role })
     }
+}
+
+/// What tells an authority from others. A certificate of it that is made anew changes nothing.
+fn digest_of(anchor: &TrustAnchor<'_>) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for part in [&anchor.subject, &anchor.subject_public_key_info] {
+        context.update(&(part.len() as u64).to_le_bytes());
+        context.update(part);
+    }
+    let mut digest = [0; 32];
+    digest.copy_from_slice(context.finish().as_ref());
+    digest
 }
 
 /// The role that an authority's certificate restricts it to; `None`: to none.

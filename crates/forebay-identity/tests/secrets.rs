@@ -34,7 +34,7 @@ fn what_a_panic_formats_shows_no_key_pass_or_token() {
 
     let pass = Pass::random().unwrap();
     let mut passes = Passes::default();
-    let peer = Peer { identity: live.material().identity().clone(), until: now + HOUR };
+    let peer = Peer { identity: live.material().identity().clone(), until: now + HOUR, authority: None };
     passes.issue(7, pass, peer, Instant::now()).unwrap();
 
     let directory = tempfile::tempdir().unwrap();

@@ -6,9 +6,10 @@
 //!   Authorization: Bearer TOKEN ──── the role of its file ────┘   nobody: 401 · a role that may not: 403
 //! ```
 //!
-//! A certificate is shown in the handshake and judged again with each request: it may have expired since, or be denied. A token is
-//! looked for in `Authorization` and nowhere else: what browsers send by themselves, as cookies, and what logs keep, as
-//! addresses, says nothing here. Where nothing leaves the machine, a token may be asked for in plain text ([`Access::by_token`]).
+//! A certificate is shown in the handshake and judged again with each request: it may have expired since, be denied, or be one of
+//! an authority that is believed no more. A token is looked for in `Authorization` and nowhere else: what browsers send by
+//! themselves, as cookies, and what logs keep, as addresses, says nothing here. Where nothing leaves the machine, a token may be
+//! asked for in plain text ([`Access::by_token`]).
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::SystemTime;
 use axum::extract::{MatchedPath, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Uri};
-use forebay_identity::{Auditing, LiveIdentity, LiveTokens, Peer, Side, http_server_config, reason};
+use forebay_identity::{Auditing, LiveIdentity, LiveTokens, Peer, Side, Standing, http_server_config, reason};
 use forebay_types::{Permission, Role, Subject};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -211,9 +212,8 @@ impl Tls {
 
     /// The role of the certificate that was shown, if it still holds.
     fn role_of(&self, caller: &Caller, now: SystemTime) -> Option<Role> {
-        let Peer { identity, until } = caller.0.as_deref()?;
-        let holds = now <= *until && !self.live.material().trust().denies(identity);
-        holds.then(|| identity.role())
+        let peer = caller.0.as_deref()?;
+        (self.live.standing(peer, now) == Standing::Good).then(|| peer.identity.role())
     }
 }
 

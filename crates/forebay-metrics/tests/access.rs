@@ -281,6 +281,17 @@ async fn a_replayed_request_is_not_answered() {
 
 #[tokio::test]
 async fn who_is_denied_is_so_on_connections_that_are_open_too() {
+    is_locked_out_by(|cluster| cluster.material(Role::Worker, Some(cluster.identity(Role::Admin)))).await;
+}
+
+/// Who has stolen a key makes itself certificates that last for ever.
+#[tokio::test]
+async fn who_was_let_in_by_a_key_that_was_taken_away_is_so_no_more_on_connections_that_are_open() {
+    is_locked_out_by(|_| Cluster::new().material(Role::Worker, None)).await;
+}
+
+/// An admin asks, and once more over the same connection when the listener has what `replace` makes.
+async fn is_locked_out_by(replace: impl FnOnce(&Cluster) -> Material) {
     let listener = Listener::start(false).await;
     let mut stream = listener.connect(listener.cluster.client(Role::Admin)).await.unwrap();
     stream.write_all(b"GET /stats HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
@@ -291,8 +302,7 @@ async fn who_is_denied_is_so_on_connections_that_are_open_too() {
         assert!(read > 0, "{seen}");
         seen.push_str(std::str::from_utf8(&part[..read]).unwrap());
     }
-    let denied = listener.cluster.identity(Role::Admin);
-    listener.live.replace(listener.cluster.material(Role::Worker, Some(denied)));
+    listener.live.replace(replace(&listener.cluster));
     let answer = asked(stream, "/stats", "").await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("the counters"), "{answer}");
     assert!(listener.ask(listener.cluster.client(Role::Admin), "/stats", "").await.is_err());

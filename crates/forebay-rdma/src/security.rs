@@ -164,7 +164,7 @@ mod tests {
     fn whoever_it_is_reads_over_rdma_and_changes_nothing() {
         for role in Role::ALL {
             let identity = Scope::new("example.org", "prod").unwrap().identity(role, "somebody").unwrap();
-            let peer = Peer { identity, until: SystemTime::UNIX_EPOCH };
+            let peer = Peer { identity, until: SystemTime::UNIX_EPOCH, authority: None };
             let proved = Proved { pass: Pass { client: 1, server: 2 }, caller: Caller::default(), peer };
             for op in (0..=u8::MAX).filter_map(Op::from_wire) {
                 let permission = op.permission(Flags::default());

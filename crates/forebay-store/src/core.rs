@@ -205,8 +205,8 @@ impl Core {
         !self.slabs[copy.extent.disk()].is_out()
     }
 
-    /// Nobody waits any more for a write to a disk that hangs. The kernel may carry it out all the same: then a restart would
-    /// find the run, which is right unless its block was removed.
+    /// A write has failed, or nobody waits any more for it, because its disk hangs. The kernel may have carried it out all the same,
+    /// or may do so yet: then a restart would find the run, which is right unless its block was removed.
     pub(crate) fn give_up_write(&self, copy: &MemoryRun, extent: &Arc<DiskExtent>) {
         let (key, slab) = (copy.run.key, &self.slabs[extent.disk()]);
         let leftovers = self.index.change(&key, |_| {

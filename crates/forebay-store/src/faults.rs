@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::disk::Slab;
 use crate::io::fake::FakeDisk;
-use crate::{Store, StoreOptions};
+use crate::{ServeMode, Store, StoreOptions};
 
 const FRAME: usize = 4160 << 10;
 
@@ -26,13 +26,14 @@ pub(crate) fn rig(disks: usize, change: impl FnOnce(&mut StoreOptions)) -> Rig {
     let in_memory = StoreOptions::in_memory(pool);
     let mut options = StoreOptions { disk_queue: ByteSize::mib(32), disk_read_timeout: Duration::ZERO, ..in_memory };
     change(&mut options);
-    let limits = options.disk_limits(disks);
+    let (limits, serve) = (options.disk_limits(disks), options.serve);
     let dirs: Vec<_> = (0..disks).map(|_| tempfile::tempdir().unwrap()).collect();
     let disks: Vec<_> = (0..disks).map(|_| FakeDisk::limited(4096 + 8 * FRAME, limits)).collect();
-    let slabs =
-        disks.iter().zip(&dirs).enumerate().map(|(number, (disk, dir))| {
-            (Slab::over(number, Arc::new(disk.clone()), dir.path(), 8).unwrap(), Vec::new())
-        });
+    let slabs = disks.iter().zip(&dirs).enumerate().map(|(number, (disk, dir))| {
+        let mut slab = Slab::over(number, Arc::new(disk.clone()), dir.path(), 8).unwrap();
+        slab.can_splice = serve != ServeMode::Dio;
+        (slab, Vec::new())
+    });
     Rig { store: Store::start(options, slabs.collect()), disks, _dirs: dirs }
 }
 
@@ -136,6 +137,38 @@ async fn a_disk_that_is_full_all_at_once_gets_no_second_write() {
     assert_eq!((stats.disks[0].write_errors, stats.disks[0].runs, stats.disks[0].used), (1, 0, 0));
     for index in 0..5 {
         assert!(is_right(&rig.store, key(index)).await, "memory serves on");
+    }
+}
+
+/// All of it may be there that the kernel said it had failed to write.
+#[tokio::test]
+async fn what_a_write_that_failed_may_have_left_is_overwritten_when_its_block_is_removed() {
+    for removed_first in [false, true] {
+        let rig = rig(1, |_| {});
+        let held = rig.disks[0].hold().await;
+        rig.disks[0].fail_writes([ErrorKind::Other]);
+        fill(&rig.store, key(1)).await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while rig.store.stats().disks[0].under_way == 0 {
+            assert!(Instant::now() < deadline, "the kernel has it");
+            tokio::task::yield_now().await;
+        }
+        if removed_first {
+            rig.store.remove(&key(1));
+        }
+        drop(held);
+        rig.store.flush().await;
+        if !removed_first {
+            assert!(is_right(&rig.store, key(1)).await, "memory has it");
+            rig.store.remove(&key(1));
+            rig.store.flush().await;
+        }
+        assert_eq!(rig.store.stats().disks[0].write_errors, 1, "removed first: {removed_first}");
+        let mut is_overwritten = false;
+        // The header of the first extent, of which the fake has written nothing.
+        rig.disks[0].tamper(|bytes| is_overwritten = bytes[4096..2 * 4096].iter().any(|byte| *byte != 0));
+        assert!(is_overwritten, "a restart could find it; removed first: {removed_first}");
+        assert_eq!(rig.store.stats().disks[0].used, 0, "and the extent is free again");
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::DiskStats;
 use crate::faults::{LENGTH, Rig, fill, forget_memory, is_right, key, rig};
+use crate::{DiskStats, ServeMode};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// What a read may take that does not wait for a disk.
@@ -75,6 +75,40 @@ async fn a_disk_that_hangs_is_a_miss_in_time_and_is_taken_out_and_comes_back_wit
         assert!(is_right(&rig.store, key(index)).await, "{index}");
     }
     assert_eq!((disk(&rig, 0).taken_out, disk(&rig, 0).returned), (1, 1));
+}
+
+/// Whoever sends from the file asks nothing of the store's own reads.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_is_taken_out_though_nothing_is_done_but_to_send_from_its_file() {
+    let rig = rig(1, |options| (options.disk_read_timeout, options.serve) = (TIMEOUT, ServeMode::Splice));
+    fill(&rig.store, key(1)).await;
+    rig.store.flush().await;
+    let is_sent = async || rig.store.disk_slice(&key(1), 0, LENGTH).await.is_some();
+    assert!(is_sent().await, "it was read, and found right");
+    let held = rig.disks[0].hold().await;
+    let start = Instant::now();
+    while is_sent().await {
+        assert!(start.elapsed() < TIMEOUT * 5, "{:?}", disk(&rig, 0));
+        tokio::time::sleep(TIMEOUT / 4).await;
+    }
+    assert!(disk(&rig, 0).out && disk(&rig, 0).under_way == 1, "{:?}", disk(&rig, 0));
+    drop(held);
+    is_back(&rig).await;
+    assert!(is_sent().await);
+}
+
+/// It is left in peace, and so may sleep.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_of_a_disk_that_nobody_reads() {
+    let rig = rig(1, |options| (options.disk_read_timeout, options.serve) = (TIMEOUT, ServeMode::Splice));
+    fill(&rig.store, key(1)).await;
+    rig.store.flush().await;
+    assert!(rig.store.disk_slice(&key(1), 0, LENGTH).await.is_some());
+    tokio::time::sleep(TIMEOUT * 2).await;
+    let _held = rig.disks[0].hold().await;
+    tokio::time::sleep(TIMEOUT * 20).await;
+    let stats = disk(&rig, 0);
+    assert!(!stats.out && stats.under_way == 0, "{stats:?}");
 }
 
 #[tokio::test(start_paused = true)]

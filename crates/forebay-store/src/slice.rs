@@ -56,5 +56,6 @@ pub(crate) async fn disk_slice(core: &Core, key: &BlockKey, offset: u32, length:
     let checksums = run.checksums_of(offset, end);
     let start = copy.extent.slot().sectors_offset() + u64::from(offset - run.start());
     let file = slab.file.as_ref().map(Arc::clone)?;
+    slab.note_sent_from();
     Some(DiskSlice { file, offset: start, length, checksums, _run: copy })
 }

@@ -61,6 +61,9 @@ async fn write(core: &Core, disk: usize, job: &WriteJob) {
                 core.give_up_write(copy, &extent);
             }
         }
-        Err(WriteFault::Failed) => _ = core.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed),
+        Err(WriteFault::Failed(extent)) => {
+            core.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed);
+            core.give_up_write(copy, &extent);
+        }
     }
 }

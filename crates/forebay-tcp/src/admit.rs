@@ -46,7 +46,7 @@ mod tests {
     fn a_pass_is_for_who_proved_something_and_for_one_client_id() {
         let passes = Mutex::<Passes>::default();
         let identity = Scope::new("example.org", "prod").unwrap().identity(Role::Reader, "team-a").unwrap();
-        let peer = Peer { identity, until: SystemTime::UNIX_EPOCH };
+        let peer = Peer { identity, until: SystemTime::UNIX_EPOCH, authority: None };
         let id = 7_u64.to_le_bytes();
         let kind = |passes, peer, body: &[u8]| admit(passes, peer, body).unwrap_err().kind();
         assert_eq!(kind(Some(&passes), None, &id), FailureKind::Unsupported);

@@ -316,6 +316,22 @@ async fn a_connection_ends_with_the_certificate_of_its_client() {
     server.close().await;
 }
 
+/// Who has stolen a key makes itself certificates that last for ever. When the key is replaced, what they opened ends, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_ends_with_the_key_that_let_it_in() {
+    let (old, new) = (Cluster::new(), Cluster::new());
+    let live = old.live(Role::Worker, "node1");
+    let server = old.server(&live);
+    let reader = old.link(&server, Role::Reader);
+    assert_serves(&reader).await;
+    live.replace(new.material(Role::Worker, "node1", new.trust(None), HOUR));
+    until("it is told to go", || closed(&server, CloseReason::Expired) >= 1 && server.connections() == 0).await;
+    // It believes this worker no more, either.
+    assert!(call(&reader, a_read()).await.is_err());
+    assert_serves(&new.link(&server, Role::Reader)).await;
+    server.close().await;
+}
+
 /// While a cluster is being changed, both are let in; and nobody is brought down by that.
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_text_is_let_in_where_that_is_said() {

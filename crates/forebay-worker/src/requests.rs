@@ -193,8 +193,9 @@ impl Worker {
     }
 
     /// The counters. The room of origins is asked of file systems; a request that has too little time does not wait for
-    /// that.
-    async fn stats(&self, within: Duration) -> Response {
+    /// that. Who may see counters alone is not told which files are read.
+    async fn stats(&self, within: Duration, caller: &Caller) -> Response {
+        let sees_names = caller.is_of_cluster() || !matches!(caller, Caller::Proved(_));
         let scope = self.scopes.current();
         let known: Vec<_> = scope.namespace.origins().collect();
         let rooms = match within < ROOMS_WITHIN {
@@ -209,7 +210,7 @@ impl Worker {
             let used = self.store().account(account);
             serde_json::json!({ "path": path.to_string(), "quota": quota.as_u64(), "memory": used.memory, "disk": used.disk })
         };
-        let hottest = self.hot_files(HOTTEST).into_iter().map(|hot| {
+        let hottest = self.hot_files(if sees_names { HOTTEST } else { 0 }).into_iter().map(|hot| {
             let path = hot.path.map_or_else(|| hot.file.to_string(), |path| path.to_string());
             let (reads, bytes) = (hot.reads_per_minute.round(), hot.bytes_per_minute.round());
             serde_json::json!({ "path": path, "reads_per_minute": reads, "bytes_per_minute": bytes })
@@ -244,7 +245,7 @@ impl Worker {
                 Response::of_body(self.metadata.list_encoded(&path, token, max, revalidate).await?)
             }
             Op::Coverage => self.coverage(request).await?,
-            Op::Stats => self.stats(request.deadline).await,
+            Op::Stats => self.stats(request.deadline, &request.caller).await,
             Op::Paths => Response::of_body(self.offered_paths().encode()),
             Op::Free => self.free(request).await?,
             Op::Adopt => self.adopt(request).await?,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use common::*;
 use forebay_origin::FakeOrigin;
 use forebay_transport::message::{FreeReply, FreeRequest, ListReply, ListRequest};
-use forebay_transport::{Op, Request};
-use forebay_types::{ByteSize, CachePolicy, FailureKind, FileVersion, PolicyTable};
+use forebay_transport::{Caller, Op, Request};
+use forebay_types::{ByteSize, CachePolicy, FailureKind, FileVersion, PolicyTable, Role};
 
 fn policy(change: impl FnOnce(&mut CachePolicy)) -> CachePolicy {
     let mut policy = CachePolicy::default();
@@ -185,6 +185,15 @@ async fn the_hottest_files_and_blocks_are_known_by_name() {
     assert!(blocks[0].reads_per_minute > 2.0 * blocks[1].reads_per_minute, "{blocks:?}");
     let shown = stats(&worker).await;
     assert_eq!(shown["hottest"][0]["path"], "/s3/hot");
+    // Counters name no file to who may see counters alone.
+    for (role, seen) in [(Role::Metrics, 0), (Role::Coordinator, 2), (Role::Worker, 2), (Role::Admin, 2)] {
+        let caller = Caller::proved(role, "one", &format!("spiffe://d/forebay/c/{role}/one"));
+        let request = Request { caller, ..Request::on_path(Op::Stats, bytes::Bytes::new(), SECOND) };
+        let body = ask(&worker, request).await.unwrap().body;
+        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(told["hottest"].as_array().unwrap().len(), seen, "{role}");
+        assert!(told["worker"].is_object(), "{role}");
+    }
     worker.watch_hot_blocks(false);
     assert!(worker.hot_blocks(2).is_empty());
 }

@@ -142,7 +142,7 @@ impl Door<'_> {
         self.expire();
         let pass = Pass { client: number, server: !number };
         let until = SystemTime::UNIX_EPOCH + BEGINS + until;
-        let peer = Peer { identity: self.members.clients[client].clone(), until };
+        let peer = Peer { identity: self.members.clients[client].clone(), until, authority: None };
         let issued = self.security.passes.lock().issue(client_id, pass, peer, self.now());
         assert_eq!(issued.is_ok(), client_id != 0, "bounds are far: {issued:?}");
         if issued.is_ok() {

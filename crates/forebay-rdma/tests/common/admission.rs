@@ -16,7 +16,8 @@ pub(crate) const HOUR: Duration = testing::HOUR;
 
 /// Somebody whose certificate lasts for so long.
 pub(crate) fn somebody(role: Role, lasts: Duration) -> Peer {
-    Peer { identity: testing::scope().identity(role, "team-a").unwrap(), until: SystemTime::now() + lasts }
+    let identity = testing::scope().identity(role, "team-a").unwrap();
+    Peer { identity, until: SystemTime::now() + lasts, authority: None }
 }
 
 /// What a worker of this cluster proves and believes.

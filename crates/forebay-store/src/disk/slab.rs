@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_locks::Mutex;
@@ -41,6 +41,8 @@ pub(crate) struct Slab {
     space: Arc<Space>,
     health: Mutex<Health>,
     waiting_writes: AtomicUsize,
+    /// Whether bytes were to be sent from its file since it was last asked for a page because of that.
+    is_sent_from: AtomicBool,
     /// What is to be buried once the disk answers again. No more than it has extents.
     unburied: Mutex<Vec<Arc<DiskExtent>>>,
 }
@@ -87,8 +89,9 @@ pub(crate) enum ReadFault {
 pub(crate) enum WriteFault {
     /// No extent came free in time.
     Full,
-    /// The kernel said so; it is logged and counted with the disk's health.
-    Failed,
+    /// The kernel said so; it is logged and counted with the disk's health. A part of the write may be in this extent, its
+    /// header above all.
+    Failed(Arc<DiskExtent>),
     /// The disk hangs. If the kernel has the write, it goes on into this extent.
     Silent(Option<Arc<DiskExtent>>),
 }
@@ -157,6 +160,7 @@ impl Slab {
             space,
             health: Mutex::default(),
             waiting_writes: AtomicUsize::new(0),
+            is_sent_from: AtomicBool::new(false),
             unburied: Mutex::default(),
         };
         Ok((slab, runs))
@@ -185,6 +189,7 @@ impl Slab {
             space: Space::new(Frames::new(frames), Some(lock)),
             health: Mutex::default(),
             waiting_writes: AtomicUsize::new(0),
+            is_sent_from: AtomicBool::new(false),
             unburied: Mutex::default(),
         })
     }
@@ -273,7 +278,9 @@ impl Slab {
             return Err(WriteFault::Silent(Some(extent)));
         }
         self.note_write(&result);
-        result.map_err(|_| WriteFault::Failed)?;
+        if result.is_err() {
+            return Err(WriteFault::Failed(extent));
+        }
         self.counters.runs_written.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes_written.fetch_add(u64::from(run.byte_len), Ordering::Relaxed);
         Ok(DiskRun::new(run, extent))
@@ -321,6 +328,9 @@ impl Slab {
     pub(crate) async fn attend(&self, memory: &Pool) {
         let watch = self.io.watch();
         watch.look();
+        if !watch.is_out() {
+            return self.ask_for_senders(memory).await;
+        }
         if !watch.begin_probe() {
             return;
         }
@@ -330,7 +340,29 @@ impl Slab {
         watch.probed(probed.is_ok_and(|read| !read.is_err_and(|error| is_silent(&error))))
     }
 
-    /// Notes that a write that is not waited for any more may leave a run of this block in its extent.
+    /// Bytes are about to be sent from its file.
+    pub(crate) fn note_sent_from(&self) {
+        // Read first, so that those who send do not fight for its cache line.
+        if !self.is_sent_from.load(Ordering::Relaxed) {
+            self.is_sent_from.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What is sent from the file is read by the kernel, and is no operation of ours: if the disk hangs, whoever sends hangs with
+    /// it, and nothing here would tell. So a disk that is sent from, and that nothing else is asked of, is asked for a page. One
+    /// that does not come is overdue in the end, as any other read is.
+    async fn ask_for_senders(&self, memory: &Pool) {
+        if self.watched().under_way > 0 || !self.is_sent_from.load(Ordering::Relaxed) {
+            return;
+        }
+        // Without memory it is asked the next time.
+        let Some(page) = memory.try_alloc(PAGE) else { return };
+        self.is_sent_from.store(false, Ordering::Relaxed);
+        // It counts whether it ends, not how.
+        drop(tokio::time::timeout(self.read_timeout(), self.io.probe(page)).await);
+    }
+
+    /// Notes that a write that is not waited for any more, or has failed, may leave a run of this block in its extent.
     pub(crate) fn leave_unwritten(&self, extent: &Arc<DiskExtent>, block: BlockKey) {
         self.space.left(extent, block);
     }

@@ -300,7 +300,7 @@ pub(super) mod passes {
     }
 
     fn peer(name: usize) -> Peer {
-        Peer { identity: identity(Role::Reader, NAMES[name]), until: SystemTime::UNIX_EPOCH }
+        Peer { identity: identity(Role::Reader, NAMES[name]), until: SystemTime::UNIX_EPOCH, authority: None }
     }
 
     fn issue(passes: &mut Passes, model: &mut Model, given: Given) -> Result<(), PassError> {

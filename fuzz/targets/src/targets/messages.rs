@@ -164,7 +164,7 @@ pub(super) mod bodies {
     fn admission(body: &[u8]) {
         let scope = Scope::new("forebay", "prod").expect("both are names");
         let identity = scope.identity(Role::Reader, "team-a").expect("it is a name");
-        forebay_tcp::fuzzing::admission(&Peer { identity, until: SystemTime::UNIX_EPOCH }, body);
+        forebay_tcp::fuzzing::admission(&Peer { identity, until: SystemTime::UNIX_EPOCH, authority: None }, body);
     }
 
     /// One that is made, since its checksum stands in the middle of it, and then damaged in one place.
