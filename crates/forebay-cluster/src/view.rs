@@ -36,6 +36,9 @@ pub struct MemberView {
     missing: BTreeMap<String, (WorkerRecord, Instant)>,
     /// Since when the store cannot be reached, and why.
     lost: Option<(Instant, String)>,
+    /// Until when what the store deletes is taken for a lease that ran out while it was away, half of the grace period: it says that it
+    /// is back before it tells what happened meanwhile, and does not say where that ends.
+    settles: Option<Instant>,
     topology: Arc<Topology>,
 }
 
@@ -58,7 +61,8 @@ impl MemberView {
     #[must_use]
     pub fn new(grace: Duration) -> Self {
         let reach = Reach::default();
-        Self { grace, reach, told: BTreeMap::new(), missing: BTreeMap::new(), lost: None, topology: Arc::default() }
+        let (told, missing) = (BTreeMap::new(), BTreeMap::new());
+        Self { grace, reach, told, missing, lost: None, settles: None, topology: Arc::default() }
     }
 
     /// The same, with these addresses of the members.
@@ -108,10 +112,10 @@ impl MemberView {
         deletes: impl IntoIterator<Item = String>,
         now: Instant,
     ) {
-        let was_lost = self.is_back(now);
+        let settles = self.is_back(now) || self.settles.is_some_and(|until| now < until);
         for name in deletes {
             let record = self.told.remove(&name);
-            match record.filter(|_| was_lost) {
+            match record.filter(|_| settles) {
                 Some(record) => drop(self.missing.insert(name, (record, now + self.grace))),
                 None => drop(self.missing.remove(&name)),
             }
@@ -130,6 +134,7 @@ impl MemberView {
         let was_lost = self.lost.take().is_some();
         if was_lost {
             self.missing.values_mut().for_each(|(_, until)| *until = now + self.grace);
+            self.settles = Some(now + self.grace / 2);
         }
         was_lost
     }
@@ -251,6 +256,23 @@ mod tests {
         view.changed([record("b")], [], now);
         view.tick(now + GRACE);
         assert_eq!(names(&view), ["b"]);
+    }
+
+    #[test]
+    fn what_happened_while_the_store_was_away_may_be_told_after_it_has_said_that_it_is_back() {
+        let now = Instant::now();
+        let mut view = view_of(&["a", "b", "c"], now);
+        view.lost("gone", now);
+        // As etcd does: the watch goes on, and then come the events.
+        view.changed([], [], now);
+        view.changed([], ["a".to_owned(), "b".to_owned()], now);
+        view.changed([record("a")], ["c".to_owned()], now + GRACE / 4);
+        assert_eq!(names(&view), ["a", "b", "c"], "those that live register again");
+        view.changed([record("c")], [], now + GRACE / 2);
+        assert_eq!(view.tick(now + GRACE), None);
+        assert_eq!(names(&view), ["a", "c"]);
+        view.changed([], ["c".to_owned()], now + GRACE);
+        assert_eq!(names(&view), ["a"], "who goes later is gone at once");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use forebay_client::Client;
 use forebay_cluster::records::policies::{HOT, PolicyRecord};
 use forebay_config::Config;
 use forebay_coordinator::Coordinator;
-use forebay_state::{StateStore, Transaction, encode_segment};
+use forebay_state::{MAX_KEY_LENGTH, StateStore, Transaction, encode_segment};
 use forebay_types::{ByteSize, CachePolicy, FsPath, MAX_REPLICAS};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -94,7 +94,6 @@ impl Looking {
         let known = self.store.list(HOT).await?;
         let known: BTreeSet<String> = known.entries.iter().filter_map(|entry| path_of(&entry.value)).collect();
         let wanted = hot(&rates, &known, self.threshold.as_u64());
-        let key = |path: &str| format!("{HOT}{}", encode_segment(path));
         for path in known.difference(&wanted) {
             info!(path, "a file is hot no more");
             self.store.commit(Transaction::new().delete(key(path))).await?;
@@ -109,6 +108,10 @@ impl Looking {
         }
         Ok(())
     }
+}
+
+fn key(path: &str) -> String {
+    format!("{HOT}{}", encode_segment(path))
 }
 
 fn path_of(record: &[u8]) -> Option<String> {
@@ -129,10 +132,12 @@ fn rates(workers: impl Iterator<Item = Value>) -> BTreeMap<String, u64> {
     rates
 }
 
-/// Which files are to be hot, when `known` are: those over the threshold, and of the known ones those over half of it.
+/// Which files are to be hot, when `known` are: those over the threshold, and of the known ones those over half of it. One whose path is
+/// too long for a key is none.
 fn hot(rates: &BTreeMap<String, u64>, known: &BTreeSet<String>, threshold: u64) -> BTreeSet<String> {
     let needs = |path: &String| if known.contains(path) { threshold / 2 } else { threshold };
-    let mut hot: Vec<_> = rates.iter().filter(|(path, rate)| **rate >= needs(path)).collect();
+    let is_hot = |(path, rate): &(&String, &u64)| **rate >= needs(path) && key(path).len() <= MAX_KEY_LENGTH;
+    let mut hot: Vec<_> = rates.iter().filter(is_hot).collect();
     hot.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     hot.into_iter().take(MAX_FILES).map(|(path, _)| path.clone()).collect()
 }
@@ -151,6 +156,13 @@ mod tests {
         assert_eq!(hot(&rates(50), &known, 100), known);
         assert!(hot(&rates(49), &known, 100).is_empty());
         assert!(hot(&BTreeMap::new(), &known, 100).is_empty());
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_key_keeps_no_other_file_from_being_hot() {
+        let long = format!("/{}", "a".repeat(MAX_KEY_LENGTH));
+        let rates = BTreeMap::from([(long, 200), ("/b".to_owned(), 100)]);
+        assert_eq!(hot(&rates, &BTreeSet::new(), 100), BTreeSet::from(["/b".to_owned()]));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What a worker shows: the mounts of the configuration, those that the cluster agreed on, and the policies of both.
 //!
 //! They may change at any time. A mount that cannot be opened here is told of in the log, answers that it is unavailable, so that
-//! other workers are asked, and is tried again; the others are not affected.
+//! other workers are asked, and is tried again; the others are not affected. Nor are they by one that hangs, as a directory of a network
+//! file system may: it is opened on a thread of its own.
 //! A mount that has not changed keeps its origin, with its connections and its counters. What a mount of the cluster may
 //! ask for is in `namespaces/opening.rs`.
 //!
@@ -24,7 +25,7 @@ use forebay_state::membership::Table;
 use forebay_types::{AccessList, Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PolicyTable};
 use forebay_worker::{Namespace, Worker};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -73,13 +74,7 @@ impl Namespaces {
         let policies = Table::watch(cluster.store(), POLICIES, PolicyRecord::decode);
         let hot = Table::watch(cluster.store(), HOT, PolicyRecord::decode);
         let stop = CancellationToken::new();
-        let shown = Shown {
-            loaded: loaded.clone(),
-            worker: Arc::clone(worker),
-            configured,
-            opened: BTreeMap::new(),
-            misses_any: false,
-        };
+        let shown = Shown::new(loaded.clone(), Arc::clone(worker), configured);
         let tables = (mounts.records(), policies.records(), hot.records());
         let (show, shows) = watch::channel(false);
         let following = tokio::spawn(follow(shown, tables, show, stop.clone()));
@@ -106,6 +101,11 @@ impl Namespaces {
 
 /// How long until a mount that cannot be opened is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// How long one is waited for while it is opened.
+const OPENS_WITHIN: Duration = Duration::from_secs(3);
+
+/// Opens the mount of a record. It may block for ever.
+type Open = fn(&Loaded, &MountRecord) -> anyhow::Result<Arc<dyn Origin>>;
 
 /// Stands where a mount cannot be opened here: what is asked of it, another worker may answer.
 struct Unopened {
@@ -257,11 +257,19 @@ struct Shown {
     configured: Vec<(FsPath, Arc<dyn Origin>)>,
     /// The origins of the cluster's mounts, by path.
     opened: BTreeMap<FsPath, (MountRecord, Arc<dyn Origin>)>,
+    opener: Open,
+    /// Those that hang while they are opened, by path.
+    opening: BTreeMap<FsPath, (MountRecord, JoinHandle<anyhow::Result<Arc<dyn Origin>>>)>,
     /// Whether one of them cannot be opened.
     misses_any: bool,
 }
 
 impl Shown {
+    fn new(loaded: Loaded, worker: Arc<Worker>, configured: Vec<(FsPath, Arc<dyn Origin>)>) -> Self {
+        let (opened, opening) = (BTreeMap::new(), BTreeMap::new());
+        Self { loaded, worker, configured, opened, opener: opening::open, opening, misses_any: false }
+    }
+
     async fn show(&mut self, records: &BTreeMap<String, MountRecord>) {
         let before = std::mem::take(&mut self.opened);
         let mut unopened: Vec<(FsPath, Arc<dyn Origin>)> = Vec::new();
@@ -274,7 +282,10 @@ impl Shown {
             }
             let known = before.get(&path);
             let kept = known.filter(|(known, _)| known.shows_as(record)).map(|(_, origin)| Arc::clone(origin));
-            let opened = kept.map_or_else(|| opening::open(&self.loaded, record), Ok);
+            let opened = match kept {
+                Some(origin) => Ok(origin),
+                None => self.open(&path, record).await,
+            };
             if let Some(configured) = opened.as_ref().ok().and_then(|origin| self.contradicted(record, &**origin)) {
                 error!(
                     mount = record.path,
@@ -298,6 +309,8 @@ impl Shown {
                 }
             }
         }
+        let is_wanted = |path: &FsPath| records.values().any(|record| record.path.as_bytes() == path.as_bytes());
+        self.opening.retain(|path, _| is_wanted(path));
         let of_cluster = self.opened.iter().map(|(path, (_, origin))| (path.clone(), Arc::clone(origin)));
         self.misses_any = !unopened.is_empty();
         let all = self.configured.iter().cloned().chain(of_cluster).chain(unopened);
@@ -309,6 +322,26 @@ impl Shown {
             }
             // Paths are unlike, so it is one.
             Err(error) => error!(%error, "the mounts stay as they were"),
+        }
+    }
+
+    /// The origin of a record. One that hangs is not opened once more, which would take one more thread each time: whether it goes on
+    /// by now is all that is asked then.
+    async fn open(&mut self, path: &FsPath, record: &MountRecord) -> anyhow::Result<Arc<dyn Origin>> {
+        let hangs = self.opening.remove(path).filter(|(known, _)| known.shows_as(record));
+        let (mut opening, within) = match hangs {
+            Some((_, opening)) => (opening, Duration::ZERO),
+            None => {
+                let (open, loaded, record) = (self.opener, self.loaded.clone(), record.clone());
+                (spawn_blocking(move || open(&loaded, &record)), OPENS_WITHIN)
+            }
+        };
+        match tokio::time::timeout(within, &mut opening).await {
+            Ok(opened) => opened.context("opening it has failed")?,
+            Err(_) => {
+                self.opening.insert(path.clone(), (record.clone(), opening));
+                anyhow::bail!("opening it hangs: look at its directory, or at the files with its credentials")
+            }
         }
     }
 

@@ -9,6 +9,7 @@ mod pace;
 mod policies;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_coordinator::ApiClient;
 use forebay_metrics::Readiness;
@@ -23,6 +24,9 @@ use mounts::Mounts;
 pub use nodes::LeavingOptions;
 use nodes::Nodes;
 use policies::Policies;
+
+/// How long an API server may say nothing: longer than it has nothing to say over a watch, which it ends after 290 s.
+const SILENT_FOR: Duration = Duration::from_secs(330);
 
 /// What an operator is for.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +67,7 @@ impl Operator {
     /// When there is no API server to speak to.
     pub async fn connect(coordinator: ApiClient, options: OperatorOptions) -> Result<Self, OperatorError> {
         let config = kube::Config::infer().await.map_err(OperatorError::NoCluster)?;
-        let client = Client::try_from(config).map_err(OperatorError::Client)?;
+        let client = Client::try_from(bounded(config)).map_err(OperatorError::Client)?;
         let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let readiness = Readiness::new();
         readiness.missing("start", "not started yet");
@@ -110,5 +114,27 @@ impl Operator {
             nodes,
             started,
         );
+    }
+}
+
+/// The same, for a client that waits for nothing without an end. An API server that hangs, with its connections open, would otherwise keep
+/// the round that asks it, and all objects of its kind, for ever.
+fn bounded(mut config: kube::Config) -> kube::Config {
+    config.read_timeout = config.read_timeout.or(Some(SILENT_FOR));
+    // From a request on, and not from the answer before it.
+    config.reset_reader_on_write = true;
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_api_server_that_hangs_is_not_waited_for_without_an_end() {
+        let config = bounded(kube::Config::new("http://localhost".parse().unwrap()));
+        // A watch of kube's own has this end, if nothing changes.
+        assert!(config.read_timeout.is_some_and(|within| within > Duration::from_secs(290)));
+        assert!(config.connect_timeout.is_some() && config.write_timeout.is_some() && config.reset_reader_on_write);
     }
 }

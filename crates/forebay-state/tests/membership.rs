@@ -1,13 +1,18 @@
 //! Workers that come, leave and go, seen by others through a state store in files.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_cluster::grants::Role;
 use forebay_cluster::records::members::{Addresses, DRAINS, DrainProgress, WorkerRecord, WorkerState};
 use forebay_cluster::{Membership as _, Reach, Topology};
 use forebay_state::membership::{Members, MembersOptions, Registered, RegisteredOptions, Table};
-use forebay_state::{FileOptions, FileStore, StateStore, Transaction, encode_segment};
+use forebay_locks::Mutex;
+use forebay_state::{
+    Committed, Entry, FileOptions, FileStore, Lease, Snapshot, StateError, StateStore, Transaction, Watch,
+    encode_segment,
+};
 
 /// A worker is new from its start on: its name, that it joined and its record must be on the disk before that is over.
 const OPTIONS: RegisteredOptions = RegisteredOptions { ttl: Duration::from_secs(5), warmup: Duration::from_secs(10) };
@@ -36,10 +41,7 @@ impl Scene {
     }
 
     fn worker(&self, name: &str, rpc: &str) -> Registered {
-        let addresses = Addresses { rpc: rpc.into(), ..Addresses::default() };
-        let record =
-            WorkerRecord { name: name.into(), group: "g 1".into(), addresses, weight: 1.0, ..WorkerRecord::default() };
-        Registered::start(Arc::clone(&self.store), record, OPTIONS, |_| (), async {})
+        worker_in(Arc::clone(&self.store), name, rpc)
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Topology, &[WorkerRecord]) -> bool) {
@@ -55,6 +57,56 @@ impl Scene {
 
     async fn close(self) {
         self.members.close().await;
+        self.store.close().await;
+    }
+}
+
+fn worker_in(store: Arc<dyn StateStore>, name: &str, rpc: &str) -> Registered {
+    let addresses = Addresses { rpc: rpc.into(), ..Addresses::default() };
+    let record =
+        WorkerRecord { name: name.into(), group: "g 1".into(), addresses, weight: 1.0, ..WorkerRecord::default() };
+    Registered::start(store, record, OPTIONS, |_| (), async {})
+}
+
+/// A store of which one commit is not carried out before its caller has given it up.
+struct Late {
+    store: Arc<dyn StateStore>,
+    /// The next one is that.
+    is_next: AtomicBool,
+    commit: Mutex<Option<Transaction>>,
+}
+
+#[async_trait::async_trait]
+impl StateStore for Late {
+    async fn get(&self, key: &str) -> Result<Option<Entry>, StateError> {
+        self.store.get(key).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Snapshot, StateError> {
+        self.store.list(prefix).await
+    }
+
+    async fn commit(&self, transaction: Transaction) -> Result<Committed, StateError> {
+        if self.is_next.swap(false, Ordering::Relaxed) {
+            *self.commit.lock() = Some(transaction);
+            return Err(StateError::Unavailable { store: self.describe(), reason: "it hangs".into() });
+        }
+        self.store.commit(transaction).await
+    }
+
+    async fn lease(&self, ttl: Duration) -> Result<Lease, StateError> {
+        self.store.lease(ttl).await
+    }
+
+    fn watch(&self, prefix: &str) -> Watch {
+        self.store.watch(prefix)
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+
+    async fn close(&self) {
         self.store.close().await;
     }
 }
@@ -99,6 +151,28 @@ async fn a_worker_that_is_asked_to_leave_hands_over_and_may_stay_after_all() {
     scene.until("it stays", |topology, _| owners(topology).len() == 2 && topology.leaving.is_empty()).await;
     one.close().await;
     two.close().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn what_a_worker_said_before_does_not_come_after_what_it_said_since() {
+    let scene = Scene::new().await;
+    let late = Late { store: Arc::clone(&scene.store), is_next: AtomicBool::new(false), commit: Mutex::default() };
+    let late = Arc::new(late);
+    let worker = worker_in(Arc::clone(&late) as _, "w", "a:1");
+    tokio::time::timeout(WITHIN, worker.standing().wait_for(Option::is_some)).await.unwrap().unwrap();
+    late.is_next.store(true, Ordering::Relaxed);
+    let drain = format!("{DRAINS}{}", encode_segment("w"));
+    scene.store.commit(Transaction::new().put(&*drain, "{}")).await.unwrap();
+    let says = |state: WorkerState| {
+        move |_: &Topology, records: &[WorkerRecord]| records.iter().any(|record| record.state == state)
+    };
+    scene.until("it leaves", says(WorkerState::Draining)).await;
+    scene.store.commit(Transaction::new().delete(&*drain)).await.unwrap();
+    scene.until("it stays", says(WorkerState::Active)).await;
+    let commit = late.commit.lock().take().expect("one was not carried out");
+    assert_eq!(scene.store.commit(commit).await.unwrap(), Committed::Conflict);
+    worker.close().await;
     scene.close().await;
 }
 

@@ -90,6 +90,14 @@ impl From<StateError> for Fault {
         if error.is_unavailable() {
             return Self::unavailable(message, remedy);
         }
+        if matches!(error, StateError::InvalidKey { .. }) {
+            // Keys are made of the paths and names that were sent.
+            return Self::invalid(
+                message,
+                "give a shorter one: there are about 500 bytes for it, of which a slash, and all but letters, digits, \
+                 `-`, `_`, `.` and `~`, take three",
+            );
+        }
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "STATE_STORE", message, remedy)
     }
 }
@@ -112,5 +120,17 @@ impl From<RunnerError> for Fault {
             ),
             RunnerError::State(error) => error.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_key_is_no_failure_of_ours() {
+        let fault = Fault::from(StateError::InvalidKey { key: "mounts/a".to_owned(), reason: "it is too long" });
+        assert_eq!((fault.status, fault.code), (StatusCode::BAD_REQUEST, "INVALID_ARGUMENT"));
+        assert!(fault.message.contains("it is too long") && fault.remedy.contains("shorter"), "{fault:?}");
     }
 }

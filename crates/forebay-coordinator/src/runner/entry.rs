@@ -1,7 +1,7 @@
 //! A job as its runner lists it, with what the tasks that write it down, run it and stop it tell each other.
 
 use forebay_locks::Mutex;
-use forebay_state::StateError;
+use forebay_state::{Revision, StateError};
 use tokio::sync::{Notify, watch};
 
 use crate::clock::{now, wall_clock};
@@ -15,8 +15,9 @@ pub(super) struct Entry {
     pub(super) taken: watch::Sender<Taken>,
     /// Someone asked for its end.
     pub(super) stop: Notify,
-    /// Writes go one after the other, so that the last one is of the last state.
-    pub(super) writing: tokio::sync::Mutex<()>,
+    /// Writes go one after the other, so that the last one is of the last state. At which revision the job was written last, as far as
+    /// the state store has said.
+    pub(super) writing: tokio::sync::Mutex<Option<Revision>>,
 }
 
 /// Whether a job is in the state store.

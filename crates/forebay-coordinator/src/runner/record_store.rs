@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_cluster::records::coordinators::JOBS;
-use forebay_state::{Condition, StateError, StateStore, Transaction};
+use forebay_state::{Condition, Revision, StateError, StateStore, Transaction};
 
 use super::deliver;
 use crate::jobs::JobRecord;
@@ -37,12 +37,30 @@ impl RecordStore {
     }
 
     /// Whether it was written: not when this process does not lead. With the record of its end a job's request to mounts goes.
-    pub(super) async fn save(&self, record: &JobRecord) -> Result<bool, StateError> {
-        let mut write = self.transaction().put(key(&record.id), record.encode());
-        if record.state.is_final() && record.spec.to_clients() {
-            write = deliver::withdraw(write, &record.id);
+    ///
+    /// `known` is when it was written last, as far as the store has said. A write of which it said nothing may still be carried out: with
+    /// this as its condition it is not after this one.
+    pub(super) async fn save(&self, record: &JobRecord, known: &mut Option<Revision>) -> Result<bool, StateError> {
+        let key = key(&record.id);
+        loop {
+            let as_known = match *known {
+                Some(revision) => Condition::Unchanged(key.clone(), revision),
+                None => Condition::Absent(key.clone()),
+            };
+            let mut write = self.transaction().when(as_known).put(&*key, record.encode());
+            if record.state.is_final() && record.spec.to_clients() {
+                write = deliver::withdraw(write, &record.id);
+            }
+            if let Some(revision) = self.store.commit(write).await?.revision() {
+                *known = Some(revision);
+                return Ok(true);
+            }
+            // Another one leads, or such a write was carried out, or the one that led before has written it.
+            if self.store.commit(self.transaction()).await?.revision().is_none() {
+                return Ok(false);
+            }
+            *known = self.store.get(&key).await?.map(|entry| entry.revision);
         }
-        Ok(self.store.commit(write).await?.revision().is_some())
     }
 
     /// Deletes up to [`MAX_AT_ONCE`] records, if this process leads.

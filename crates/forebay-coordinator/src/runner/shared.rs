@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_locks::Mutex;
+use forebay_state::Revision;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -62,16 +63,16 @@ impl RunnerShared {
 
     /// Writes a job down as it is when its turn to be written comes.
     pub(super) async fn write(&self, entry: &Entry) -> Result<(), RunnerError> {
-        let _in_order = entry.writing.lock().await;
+        let mut known = entry.writing.lock().await;
         let record = entry.job.lock().record(wall_clock());
-        self.save(&record).await
+        self.save(&record, &mut known).await
     }
 
-    async fn save(&self, record: &JobRecord) -> Result<(), RunnerError> {
+    async fn save(&self, record: &JobRecord, known: &mut Option<Revision>) -> Result<(), RunnerError> {
         if self.ended.is_cancelled() {
             return Err(RunnerError::Deposed);
         }
-        if self.records.save(record).await? {
+        if self.records.save(record, known).await? {
             return Ok(());
         }
         tracing::warn!(job = %record.id, "another coordinator leads by now: jobs are let go of");

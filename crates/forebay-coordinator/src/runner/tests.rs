@@ -9,6 +9,7 @@ use forebay_state::{
 };
 use forebay_types::FailureKind;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::fake::{Call, FakeCache};
@@ -32,12 +33,16 @@ enum Mood {
     Slow,
     /// The next one does; those after it do not.
     SlowOnce,
+    /// Of the next one the caller is told that the store is not reached, and it is carried out when the mood is said again.
+    LateOnce,
 }
 
 /// A state store that misbehaves on demand.
 struct Fickle {
     store: Arc<FileStore>,
     mood: watch::Sender<Mood>,
+    /// The commit that is late.
+    late: Mutex<Option<JoinHandle<Result<Committed, StateError>>>>,
 }
 
 impl Fickle {
@@ -74,19 +79,23 @@ impl StateStore for Fickle {
                 let (operation, reason, remedy) = ("commit".into(), "told to refuse".into(), "be kind".into());
                 return Err(StateError::Refused { store: self.describe(), operation, reason, remedy });
             }
-            Mood::SlowOnce => self.is(Mood::Well),
+            Mood::SlowOnce | Mood::LateOnce => {
+                self.is(Mood::Well);
+                mood.mark_unchanged();
+            }
             _ => {}
         }
         // A task of its own: it happens even if the caller is gone.
         let carried_out = tokio::spawn(async move {
-            if first == Mood::SlowOnce {
-                mood.borrow_and_update();
-            }
-            if matches!(first, Mood::Slow | Mood::SlowOnce) {
+            if matches!(first, Mood::Slow | Mood::SlowOnce | Mood::LateOnce) {
                 mood.changed().await.unwrap();
             }
             store.commit(transaction).await
         });
+        if first == Mood::LateOnce {
+            *self.late.lock() = Some(carried_out);
+            return Err(self.away());
+        }
         let committed = carried_out.await.unwrap()?;
         if first == Mood::Mute { Err(self.away()) } else { Ok(committed) }
     }
@@ -120,7 +129,7 @@ impl Cluster {
     async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(FileStore::open(directory.path(), FileOptions::default()).await.unwrap());
-        let store = Arc::new(Fickle { store, mood: watch::Sender::new(Mood::Well) });
+        let store = Arc::new(Fickle { store, mood: watch::Sender::new(Mood::Well), late: Mutex::default() });
         let cache = Arc::new(FakeCache::new(BLOCK));
         for number in 0..40u64 {
             cache.put(&format!("/s3/d{}/f{number:02}", number % 4), number * 20_000, 0);
@@ -436,6 +445,23 @@ async fn a_slow_write_of_the_progress_does_not_replace_the_record_of_the_end() {
     assert_eq!(cluster.written().await[0].state, JobState::Running);
     cluster.store.is(Mood::Well);
     cluster.until_written(JobState::Succeeded).await;
+    runner.close().await;
+    assert_eq!(cluster.written().await[0].state, JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn a_write_of_which_the_store_said_nothing_does_not_replace_a_later_one() {
+    let cluster = Cluster::new().await;
+    cluster.cache.slow_down(Duration::from_millis(2));
+    let runner = cluster.elect("one", |_| ()).await;
+    let (report, _) = runner.submit(load()).await.unwrap();
+    until(&runner, &report.id, |report| report.progress.done.files > 0).await;
+    cluster.store.is(Mood::LateOnce);
+    end(&runner, &report.id).await;
+    cluster.until_written(JobState::Succeeded).await;
+    let late = cluster.store.late.lock().take().expect("one write is late");
+    cluster.store.is(Mood::Well);
+    assert_eq!(late.await.unwrap().unwrap(), Committed::Conflict);
     runner.close().await;
     assert_eq!(cluster.written().await[0].state, JobState::Succeeded);
 }

@@ -1,5 +1,8 @@
 //! What a worker shows, and what it refuses.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
 use super::opening::{ID, SECRET, open, options};
 use super::*;
 use forebay_cluster::records::mounts::AclRecord;
@@ -193,7 +196,7 @@ async fn shown(directory: &std::path::Path) -> Shown {
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap();
     let store = Store::open(StoreOptions::in_memory(pool)).await.unwrap();
     let worker = assembly::worker(&loaded.config, store, Vec::new(), true).unwrap();
-    Shown { loaded, worker, configured: Vec::new(), opened: BTreeMap::new(), misses_any: false }
+    Shown::new(loaded, worker, Vec::new())
 }
 
 fn mount_of(directory: &std::path::Path) -> MountRecord {
@@ -256,6 +259,46 @@ async fn no_record_plants_bytes_of_another_server_at_a_mount_of_the_configuratio
     shown.show(&BTreeMap::from(records.map(record))).await;
     let paths: Vec<_> = shown.opened.keys().map(ToString::to_string).collect();
     assert_eq!((paths.as_slice(), shown.misses_any), (&["/another".to_owned(), "/the-same".to_owned()][..], false));
+    worker.close().await;
+}
+
+/// Whether [`open_or_hang`] hangs.
+static HANGS: AtomicBool = AtomicBool::new(true);
+/// Longer than anything takes that does not hang.
+const LONG: Duration = Duration::from_secs(60);
+
+/// As where `/hangs` is of a network file system whose server is away.
+fn open_or_hang(loaded: &Loaded, record: &MountRecord) -> anyhow::Result<Arc<dyn Origin>> {
+    let began = Instant::now();
+    while record.path == "/hangs" && HANGS.load(Ordering::Relaxed) && began.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    open(loaded, record)
+}
+
+#[tokio::test]
+async fn a_mount_that_hangs_keeps_no_other_from_being_shown_and_is_shown_when_it_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut shown = shown(directory.path()).await;
+    let worker = Arc::clone(&shown.worker);
+    shown.opener = open_or_hang;
+    let data = mount_of(directory.path());
+    let hangs = MountRecord { path: "/hangs".into(), ..data.clone() };
+    let records = BTreeMap::from([("data".to_owned(), data), ("hangs".to_owned(), hangs)]);
+    for _ in 0..2 {
+        shown.show(&records).await;
+        let paths: Vec<_> = shown.opened.keys().map(ToString::to_string).collect();
+        assert_eq!((paths.as_slice(), shown.opening.len()), (&["/data".to_owned()][..], 1));
+        assert!(shown.misses_any, "it is tried again");
+    }
+    HANGS.store(false, Ordering::Relaxed);
+    let began = Instant::now();
+    while shown.misses_any {
+        assert!(began.elapsed() < LONG, "it is not shown");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        shown.show(&records).await;
+    }
+    assert_eq!((shown.opened.len(), shown.opening.len()), (2, 0));
     worker.close().await;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use forebay_types::Tenure;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -89,7 +89,11 @@ impl Keeper {
                     backoff.succeeded();
                 }
                 Err(Failure::NoSuchLease) => return,
-                Err(_) => sleep(backoff.failed(rand::random())).await,
+                // Not beyond its end: then it is lost, and its holder is to know.
+                Err(_) => {
+                    let again = Instant::now() + backoff.failed(rand::random());
+                    sleep_until(again.min(self.expires)).await;
+                }
             }
         }
     }
@@ -111,5 +115,30 @@ impl Keeper {
         let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
         // If etcd cannot be reached the lease expires by itself.
         let _ = timeout(self.ttl, self.keyspace.members.call(Repeat::Always, revoke)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::members::Members;
+    use super::super::options::EtcdOptions;
+    use super::super::tls::TlsFiles;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_lost_when_its_time_is_over_and_not_at_the_next_try() {
+        // Nobody listens there: each try fails at once, and the pauses grow beyond what is left.
+        let endpoints = EtcdOptions::new(["http://127.0.0.1:1"], "c");
+        let options = EtcdOptions { deadline: Duration::from_millis(1), ..endpoints };
+        let members = Members::new(&options, options.connect_options(&TlsFiles::default())).unwrap();
+        let keyspace = Arc::new(Keyspace { members, root: "/forebay/c/".to_owned() });
+        let ttl = Duration::from_secs(4);
+        for _ in 0..8 {
+            let (expires, tenure) = (Instant::now() + ttl, Arc::new(Tenure::unlimited()));
+            let mut keeper = Keeper { keyspace: Arc::clone(&keyspace), id: LeaseId(1), ttl, expires, tenure };
+            keeper.renew_while_possible().await;
+            let late = Instant::now().saturating_duration_since(expires);
+            assert!(Instant::now() >= expires && late < Duration::from_millis(20), "{late:?}");
+        }
     }
 }

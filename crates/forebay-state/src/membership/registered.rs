@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{Committed, Lease, StateError, StateStore, Transaction, Update, encode_segment};
+use crate::{Committed, Lease, Revision, StateError, StateStore, Transaction, Update, encode_segment};
 use forebay_cluster::records::members::{DRAINS, DrainProgress, JOINS, WorkerRecord, WorkerState};
 use forebay_cluster::{JoinHistory, Registration, Standing};
 use forebay_locks::Mutex;
@@ -195,7 +195,9 @@ impl RegisteredShared {
         let lease = self.store.lease(self.options.ttl).await?;
         let first = standing.borrow().is_none();
         (self.begins)(lease.tenure());
-        if !self.claim(&lease, first).await? {
+        // When the record was written last, as far as the store has said.
+        let mut known = self.claim(&lease, first).await?;
+        if known.is_none() {
             return wait(TRY_AGAIN.max(self.options.ttl / 2), stop).await;
         }
         // A lease that is lost does not count: it tells more of the store and the network than of the worker.
@@ -212,7 +214,7 @@ impl RegisteredShared {
         loop {
             let (now_standing, next) = self.registration.lock().standing(Instant::now());
             if written != Some(now_standing) {
-                match self.write(&lease, now_standing).await {
+                match self.write(&lease, now_standing, &mut known).await {
                     Ok(()) => {}
                     // While there is the lease, the others see the worker. If it were given up, the ring would move.
                     Err(error) if error.is_unavailable() && !lease.is_lost() && !stop.is_cancelled() => {
@@ -256,8 +258,8 @@ impl RegisteredShared {
         WorkerRecord::key(&encode_segment(&self.record.group), &encode_segment(&self.record.name))
     }
 
-    /// Takes the worker's name. False when another worker lives that has it.
-    async fn claim(&self, lease: &Lease, first: bool) -> Result<bool, StateError> {
+    /// Takes the worker's name. When that was; `None` when another worker lives that has it.
+    async fn claim(&self, lease: &Lease, first: bool) -> Result<Option<Revision>, StateError> {
         let key = self.key();
         let standing = match first {
             // It owns nothing before it is known how often it joined lately.
@@ -280,13 +282,13 @@ impl RegisteredShared {
                             ours = self.record.addresses.rpc,
                             "another worker is registered under this name; give each a `worker.name` of its own"
                         );
-                        return Ok(false);
+                        return Ok(None);
                     }
                     Transaction::new().if_unchanged(&*key, entry.revision)
                 }
             };
             match self.store.commit(condition.put_leased(&*key, value.clone(), lease.id())).await? {
-                Committed::Done(_) => return Ok(true),
+                Committed::Done(revision) => return Ok(Some(revision)),
                 Committed::Conflict => {}
             }
         }
@@ -305,10 +307,22 @@ impl RegisteredShared {
         Ok(penalty)
     }
 
-    async fn write(&self, lease: &Lease, standing: Standing) -> Result<(), StateError> {
-        let value = self.described(standing).encode();
-        self.store.commit(Transaction::new().put_leased(self.key(), value, lease.id())).await?;
-        Ok(())
+    /// Writes down what the worker is about to do. Of writes of which the store says nothing one may be carried out later: with what was
+    /// `known` of the record as its condition, it is not after this one.
+    async fn write(&self, lease: &Lease, standing: Standing, known: &mut Option<Revision>) -> Result<(), StateError> {
+        let (key, value) = (self.key(), self.described(standing).encode());
+        loop {
+            let as_known = match *known {
+                Some(revision) => Transaction::new().if_unchanged(&*key, revision),
+                None => Transaction::new().if_absent(&*key),
+            };
+            let write = as_known.put_leased(&*key, value.clone(), lease.id());
+            if let Committed::Done(revision) = self.store.commit(write).await? {
+                *known = Some(revision);
+                return Ok(());
+            }
+            *known = self.store.get(&key).await?.map(|entry| entry.revision);
+        }
     }
 
     fn described(&self, standing: Standing) -> WorkerRecord {
