@@ -7,8 +7,8 @@ use std::time::Duration;
 use forebay_cluster::grants::Role;
 use forebay_cluster::records::members::{Addresses, DRAINS, DrainProgress, WorkerRecord, WorkerState};
 use forebay_cluster::{Membership as _, Reach, Topology};
-use forebay_state::membership::{Members, MembersOptions, Registered, RegisteredOptions, Table};
 use forebay_locks::Mutex;
+use forebay_state::membership::{Members, MembersOptions, Registered, RegisteredOptions, Table};
 use forebay_state::{
     Committed, Entry, FileOptions, FileStore, Lease, Snapshot, StateError, StateStore, Transaction, Watch,
     encode_segment,

@@ -43,6 +43,8 @@ pub(crate) struct Lone {
     worker: LoneWorker<Exchange>,
     /// Its connections, by the numbers of their links.
     connections: HashMap<u64, usize>,
+    /// A connection was closed, and its server does not know of it yet.
+    is_closing: bool,
 }
 
 /// What came of a call.
@@ -90,7 +92,7 @@ impl Lone {
         };
         let ids = [wire::WELCOME, wire::REPLY];
         let worker = LoneWorker::new(&parts.context, Some(parts.client_id), &ids, exchange)?;
-        Ok(Self { worker, connections: HashMap::new() })
+        Ok(Self { worker, connections: HashMap::new(), is_closing: false })
     }
 
     /// Whether it has a connection for a link, well or not.
@@ -100,7 +102,9 @@ impl Lone {
 
     /// Whether nothing of it is under way, and no link that it serves was closed.
     pub(crate) fn is_tidy(&self) -> bool {
-        self.worker.operations() == 0 && self.worker.receiver().held.values().all(|held| !held.stop.is_cancelled())
+        !self.is_closing
+            && self.worker.operations() == 0
+            && self.worker.receiver().held.values().all(|held| !held.stop.is_cancelled())
     }
 
     /// Sends `request` for a link and waits for its answer, which goes to `answered`, until then.
@@ -258,6 +262,7 @@ impl Lone {
         let Some(key) = self.connections.remove(&link) else { return Vec::new() };
         let left = self.worker.receiver().let_go(key);
         self.worker.close(key);
+        self.is_closing = true;
         left
     }
 
@@ -273,7 +278,16 @@ impl Lone {
         let closed: Vec<u64> =
             self.connections.iter().filter(|(_, key)| is_closed(key)).map(|(link, _)| *link).collect();
         closed.into_iter().for_each(|link| drop(self.leave(link)));
-        self.worker.until(|worker| (worker.operations() == 0).then_some(())).await
+        self.worker.until(|worker| (worker.operations() == 0).then_some(())).await?;
+        // Closing a connection has ended before UCX has told the server, which it does in the round after that. Nobody progresses
+        // a worker that rests: the server would learn of it by its own questions, after 20 s.
+        for _ in 0..ROUNDS {
+            if self.worker.progress() == 0 {
+                break;
+            }
+        }
+        self.is_closing = false;
+        Ok(())
     }
 }
 
