@@ -32,13 +32,14 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks, get_loop
+from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks, get_loop, sync
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import stringify_path
 
 from forebay._client import Client
 from forebay._files import AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, TextWriteFile, WriteFile, details
 from forebay._local import bring, pieces
+from forebay._moving import move
 from forebay._ranges import Ranges
 from forebay._settings import Setting, Settings
 from forebay._upload import Upload
@@ -419,7 +420,9 @@ class ForebayFileSystem(AsyncFileSystem):
             await self._makedirs(path2, exist_ok=True)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
-        """Move files: copy them, and remove the old ones once all are copied."""
+        """Move files: copy them, and remove the old ones once all are copied. Trees are moved whole."""
+        if maxdepth is not None:
+            raise ValueError("mv takes no maxdepth: what is further down would neither be moved nor stay")
         if not isinstance(path1, list) and not isinstance(path2, list):
             source, target = self._strip_protocol(path1), self._strip_protocol(path2)
             if source == target:
@@ -427,7 +430,7 @@ class ForebayFileSystem(AsyncFileSystem):
             if recursive and target.startswith(source.rstrip("/") + "/"):
                 # The copies would be removed with what they were made of.
                 raise ValueError(f"{path1} cannot be moved to {path2}, which is in it")
-        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+        sync(self.loop, move, self, path1, path2, recursive)
 
     async def _rm_file(self, path: str, **kwargs: Any) -> None:
         await self._beside.remove(self._strip_protocol(path))
@@ -441,6 +444,10 @@ class ForebayFileSystem(AsyncFileSystem):
         **kwargs: Any,
     ) -> None:
         names = await self._expand_path(path, recursive=recursive, maxdepth=maxdepth)
+        await self._rm_names(names, recursive, batch_size)
+
+    async def _rm_names(self, names: list[str], recursive: bool, batch_size: int | None = None) -> None:
+        """Remove these names; with ``recursive`` also directories, if nothing else is in them."""
         removing = [self._rm_file(name) for name in names]
         outcomes = await _run_coros_in_chunks(
             removing, batch_size=batch_size or self.batch_size, nofiles=True, return_exceptions=True

@@ -15,7 +15,7 @@ from .conftest import SMALL
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from forebay.aio import AsyncFile  # noqa: E402
+from forebay.aio import AsyncClient, AsyncFile  # noqa: E402
 
 
 @pytest.fixture
@@ -46,6 +46,43 @@ def test_what_is_moved_to_where_it_is_stays(fs: Any, origin: Path) -> None:
     assert (origin / "tree/00").exists() and (origin / "tree/deep/end").read_bytes() == b"end"
     fs.mv("/tree", "/tree2", recursive=True)
     assert (origin / "tree2/deep/end").read_bytes() == b"end" and not (origin / "tree").exists()
+
+
+def test_what_is_moved_to_where_a_link_leads_to_it_stays(fs: Any, origin: Path) -> None:
+    (origin / "alias").symlink_to("tree")
+    one = (origin / "tree/00").read_bytes()
+    with pytest.raises(OSError) as refused:
+        fs.mv("/alias/00", "/tree/00")
+    assert refused.value.errno == errno.EINVAL
+    assert (origin / "tree/00").read_bytes() == one
+    # What comes into the directory that is moved is not removed with it.
+    with pytest.raises(OSError) as refused:
+        fs.mv("/tree/deep", "/alias/deep/in", recursive=True)
+    assert refused.value.errno == errno.ENOTEMPTY
+    assert (origin / "tree/deep/in/end").read_bytes() == b"end" and not (origin / "tree/deep/end").exists()
+
+
+def test_of_what_is_moved_nothing_is_removed_that_another_has_written(
+    fs: Any, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = AsyncClient.copy
+
+    async def copies(self: AsyncClient, source: str, target: str) -> Any:
+        made = await copy(self, source, target)
+        (origin / source[1:]).write_bytes(b"theirs")
+        return made
+
+    monkeypatch.setattr(AsyncClient, "copy", copies)
+    with pytest.raises(OSError) as refused:
+        fs.mv("/small", "/moved")
+    assert refused.value.errno == errno.ESTALE
+    assert (origin / "small").read_bytes() == b"theirs" and (origin / "moved").exists()
+
+
+def test_a_tree_is_moved_whole_or_not_at_all(fs: Any, origin: Path) -> None:
+    with pytest.raises(ValueError, match="maxdepth"):
+        fs.mv("/tree", "/moved", recursive=True, maxdepth=1)
+    assert (origin / "tree/deep/end").exists() and not (origin / "moved").exists()
 
 
 def test_of_what_could_not_be_brought_only_a_file_is_removed(

@@ -219,6 +219,8 @@ impl Streams {
     pub fn on_read(&mut self, offset: u64, length: u32, room: impl FnOnce() -> u64) -> Ahead {
         self.reads += 1;
         let end = offset.saturating_add(u64::from(length)).min(self.size);
+        // What begins beyond the end of the file reads nothing, as what begins there.
+        let offset = offset.min(end);
         if self.options.max_part_number == 0 {
             return Ahead::default();
         }
@@ -226,7 +228,7 @@ impl Streams {
         if self.reads == 1 && self.size <= self.options.file_length_threshold {
             let usual = u64::from(self.options.max_part_number) * self.block_size;
             let (fetched, window) = (self.size, usual.min(share()));
-            let stream = Stream::new(offset.min(end), end, self.reads, self.now);
+            let stream = Stream::new(offset, end, self.reads, self.now);
             self.streams[0] = Stream { fetched, window, quiet_until: end, ..stream };
             return Ahead { sequential: true, fetch: (end < self.size).then_some(0..self.size) };
         }

@@ -153,7 +153,9 @@ impl Client {
     /// Makes `to` a file with the bytes that `from` has now. Both are on one origin.
     ///
     /// # Errors
-    /// As for [`Client::put`]; [`FailureKind::NotFound`], and [`FailureKind::CrossDevice`] from one origin to another.
+    /// As for [`Client::put`]; [`FailureKind::NotFound`]; [`FailureKind::CrossDevice`] from one origin to another; and
+    /// [`FailureKind::InvalidArgument`] where both names are of one object, as under two mounts of its origin: whoever would remove the
+    /// old name after that would remove the only copy.
     pub async fn copy(&self, from: &FsPath, to: &FsPath) -> Result<Attr, Failure> {
         let change = Change::Copy { from: from.as_bytes().to_vec(), to: to.as_bytes().to_vec() };
         attr_of(to, self.change(to, &change, false).await?)

@@ -4,6 +4,9 @@
 //! replaces is replaced at once. A directory is copied whole before anything of it is removed: where a copy fails, what was
 //! copied is removed again and nothing has changed. Either way the data never leaves the origin. Names that the kernel knows
 //! keep their inodes.
+//!
+//! Under two mounts of one origin, two names are of one object. Workers refuse to copy a file to itself. Of directories nobody says
+//! which they are: it shows in what a change of the one has done to the other.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -188,8 +191,15 @@ impl FileSystem {
             writing.push(held);
         }
         match self.client.remove_directory(to).await {
-            Err(failure) if failure.kind() != FailureKind::NotFound => return Err(failure),
-            _ => {}
+            Err(failure) if failure.kind() == FailureKind::NotFound => {}
+            Err(failure) => return Err(failure),
+            Ok(()) => {
+                if self.find(from, true).await?.is_none() {
+                    self.make_directory_again(from).await?;
+                    let message = format!("{from} and {to} are one directory");
+                    return Err(Failure::new(FailureKind::InvalidArgument, message));
+                }
+            }
         }
         self.detach_directory(to);
         let is_there = |inode: &Arc<Inode>| !inode.is_removed();
@@ -216,6 +226,11 @@ impl FileSystem {
                         let made = self.client.copy(&path, &target).await?;
                         copied_files.lock().insert(version.id());
                         made_files.lock().extend(made.version().map(FileVersion::id));
+                        let below = path.relative_to(from).unwrap_or_default();
+                        if made.version().is_some_and(|made| is_beside(made, version, below)) {
+                            let message = format!("{to} is inside of {from}, by the name of another mount");
+                            return Err(Failure::new(FailureKind::InvalidArgument, message));
+                        }
                         made
                     }
                 };
@@ -363,11 +378,47 @@ fn stands_for(inode: &Inode, attr: &Attr) -> bool {
     }
 }
 
+/// Whether `made` is in the directory that `source` is `below`, or in one in it.
+fn is_beside(made: &FileVersion, source: &FileVersion, below: &[u8]) -> bool {
+    let directory = source.path.strip_suffix(below);
+    made.origin == source.origin && directory.is_some_and(|directory| made.path.starts_with(directory))
+}
+
 /// Where `path`, which is `from` or below it, is to be when `from` is `to`.
 fn within(path: &FsPath, from: &FsPath, to: &FsPath) -> Result<FsPath, Failure> {
     match path.relative_to(from) {
         Some([]) => Ok(to.clone()),
         Some(rest) => FsPath::new([to.as_bytes(), b"/", rest].concat()).map_err(impossible_name),
         None => Err(Failure::new(FailureKind::Internal, format!("{path} is not in {from}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::VersionTag;
+
+    #[test]
+    fn a_copy_within_the_directory_that_it_is_made_of_is_known_whatever_the_mounts_are_called() {
+        let version = |origin: &str, path: &str| FileVersion {
+            origin: origin.into(),
+            path: path.as_bytes().into(),
+            size: 1,
+            tag: VersionTag::Modified { nanos: 1, inode: 1 },
+        };
+        for (source, below, made, expected) in [
+            ("d/f", "f", "d/sub/f", true),
+            ("d/x/f", "x/f", "d/sub/x/f", true),
+            ("d/f", "f", "d2/f", false),
+            ("d/x/f", "x/f", "e/x/f", false),
+            // The directory is the origin's root.
+            ("f", "f", "sub/f", true),
+            // Another mount is in the directory, and the file is of that.
+            ("f", "in/f", "sub/in/f", false),
+        ] {
+            let (source, made) = (version("s3://b", source), version("s3://b", made));
+            assert_eq!(is_beside(&made, &source, below.as_bytes()), expected, "{source:?} {made:?}");
+            assert!(!is_beside(&version("s3://c", "d/sub/f"), &source, below.as_bytes()));
+        }
     }
 }

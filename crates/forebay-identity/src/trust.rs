@@ -18,7 +18,7 @@ use forebay_types::Role;
 pub struct Peer {
     /// Who it is.
     pub identity: Identity,
-    /// Until when its certificate says so.
+    /// Until when its certificate says so, and those between it and the authority are valid.
     pub until: SystemTime,
     /// Which authority vouches for it: a digest of that one's name and public key. `None`: nobody knows, and so nobody looks whether
     /// that authority is believed still.
@@ -49,6 +49,14 @@ struct Anchor {
     role: Option<Role>,
     /// What tells it from others.
     digest: [u8; 32],
+}
+
+/// Which authority vouches for a certificate, and for how long.
+struct Vouched {
+    /// Its digest.
+    authority: [u8; 32],
+    /// When the first of the certificates between the two ends, if there are any.
+    until: Option<SystemTime>,
 }
 
 impl Trust {
@@ -115,7 +123,10 @@ impl Trust {
         };
         let who = || Box::new(peer.identity.clone());
         match judged {
-            Ok(authority) => Ok(Peer { authority: Some(authority), ..peer }),
+            Ok(vouched) => {
+                let until = vouched.until.map_or(peer.until, |between| between.min(peer.until));
+                Ok(Peer { until, authority: Some(vouched.authority), ..peer })
+            }
             Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
                 Err(IdentityError::Authority(who()))
             }
@@ -133,8 +144,8 @@ impl Trust {
         self.anchors.iter().any(|anchor| anchor.digest == digest && may_speak(anchor.role))
     }
 
-    /// Whether an authority that may speak for `role` vouches for this certificate, by way of those `between`, `at` that time: its
-    /// digest.
+    /// Whether an authority that may speak for `role` vouches for this certificate, by way of those `between`, `at` that time: which,
+    /// and for how long.
     fn judge(
         &self,
         leaf: &EndEntityCert<'_>,
@@ -142,7 +153,7 @@ impl Trust {
         role: Role,
         side: Side,
         at: SystemTime,
-    ) -> Result<[u8; 32], webpki::Error> {
+    ) -> Result<Vouched, webpki::Error> {
         let may_speak = |named: Option<Role>| named.is_none_or(|named| named == role);
         let speaking = self.anchors.iter().filter(|anchor| may_speak(anchor.role));
         let anchors: Vec<_> = speaking.map(|anchor| anchor.anchor.clone()).collect();
@@ -159,7 +170,13 @@ impl Trust {
         let at = UnixTime::since_unix_epoch(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
         let algorithms = provider().signature_verification_algorithms.all;
         let path = leaf.verify_for_usage(algorithms, &anchors, between, at, usage, None, Some(&within))?;
-        Ok(digest_of(path.anchor()))
+        // Who is admitted stays for as long as it would be admitted again.
+        let mut until = None;
+        for certificate in path.intermediate_certificates() {
+            let end = ends(&certificate.der()).ok_or(webpki::Error::BadDer)?;
+            until = Some(until.map_or(end, |before: SystemTime| before.min(end)));
+        }
+        Ok(Vouched { authority: digest_of(path.anchor()), until })
     }
 
     /// Who a certificate says that it is, if that is somebody of this cluster who is not denied.

@@ -38,15 +38,25 @@ fn signed_below(
     between: &[&str],
     identity: &str,
 ) -> (CertificateDer<'static>, Vec<CertificateDer<'static>>) {
+    let between: Vec<_> = between.iter().map(|name| named(name, true)).collect();
+    signed_by_way_of(authority, between, named(identity, false))
+}
+
+/// The same of certificates of which more is said than their names.
+fn signed_by_way_of(
+    authority: &str,
+    between: Vec<rcgen::CertificateParams>,
+    leaf: rcgen::CertificateParams,
+) -> (CertificateDer<'static>, Vec<CertificateDer<'static>>) {
     let (params, key) = (named(authority, true), rcgen::KeyPair::generate().unwrap());
     let certificate = params.self_signed(&key).unwrap().der().clone();
     let (mut issuer, mut chain) = (rcgen::Issuer::new(params, key), Vec::new());
-    for name in between {
-        let (params, key) = (named(name, true), rcgen::KeyPair::generate().unwrap());
+    for params in between {
+        let key = rcgen::KeyPair::generate().unwrap();
         chain.insert(0, params.signed_by(&key, &issuer).unwrap().der().clone());
         issuer = rcgen::Issuer::new(params, key);
     }
-    let leaf = named(identity, false).signed_by(&rcgen::KeyPair::generate().unwrap(), &issuer).unwrap();
+    let leaf = leaf.signed_by(&rcgen::KeyPair::generate().unwrap(), &issuer).unwrap();
     chain.insert(0, leaf.der().clone());
     (certificate, chain)
 }
@@ -92,6 +102,29 @@ fn the_authority_of_readers_makes_no_worker_though_one_for_all_roles_signed_it()
     }
     for foreign in ["spiffe://example.com", "spiffe://example.org/forebay/test/worker"] {
         assert!(judged(&[foreign], &worker).is_err(), "{foreign}");
+    }
+}
+
+/// Whoever's authority has ended is not admitted again, so it does not stay either.
+#[test]
+fn somebody_is_believed_until_the_first_certificate_of_its_chain_ends() {
+    // In whole seconds, as certificates have it.
+    let end = |hours: u32| 4_000_000_000 + u64::from(hours) * HOUR.as_secs();
+    let ending = |name: &str, is_authority: bool, hours: u32| {
+        let mut params = named(name, is_authority);
+        params.not_after = time::OffsetDateTime::from_unix_timestamp(end(hours) as i64).unwrap();
+        params
+    };
+    let reader = scope().identity(Role::Reader, "team-a").unwrap().to_string();
+    let readers = scope().authority(Role::Reader);
+    // The second one is signed by the first.
+    let names = ["spiffe://example.org/", readers.as_str()];
+    let chains: [(&[u32], u32, u32); 5] = [(&[], 3, 3), (&[1], 3, 1), (&[2, 1], 3, 1), (&[1, 2], 3, 1), (&[5], 3, 3)];
+    for (between, leaf, first) in chains {
+        let authorities = names.iter().zip(between).map(|(name, hours)| ending(name, true, *hours)).collect();
+        let (root, chain) = signed_by_way_of("spiffe://example.org", authorities, ending(&reader, false, leaf));
+        let peer = Trust::new(scope(), &[root], []).unwrap().verify(&chain, Side::Client, now()).unwrap();
+        assert_eq!(peer.until, SystemTime::UNIX_EPOCH + Duration::from_secs(end(first)), "{between:?} {leaf}");
     }
 }
 

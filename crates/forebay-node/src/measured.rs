@@ -11,7 +11,7 @@ use forebay_metrics::{LatencyHistogram, ProcessStats};
 use forebay_one_sided::Location;
 use forebay_state::EtcdCertificates;
 use forebay_tcp::{CloseReason, TcpServer, ZeroCopyCounts};
-use forebay_transport::{Caller, Op, Request, Response, Service};
+use forebay_transport::{Caller, Flags, Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FileId};
 use futures::FutureExt as _;
 use serde_json::{Map, Value, json};
@@ -194,10 +194,12 @@ impl Service for Measured {
 
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
         let (op, began) = (request.op, Instant::now());
+        // Those who ask for the room of origins may not see the counters.
+        let is_report = op == Op::Stats && !request.flags.contains(Flags::BELOW);
         let answer = self.service.handle(request, takes_files).await;
         self.answered(op, began);
         match answer {
-            Ok(response) if op == Op::Stats => {
+            Ok(response) if is_report => {
                 let report = serde_json::from_slice(&response.body).unwrap_or_default();
                 Ok(Response::of_body(self.with_process(report).to_string().into()))
             }
@@ -240,5 +242,13 @@ mod tests {
         // Whoever may scrape sees pages of counters, and not which files are read.
         assert!(String::from_utf8_lossy(&asked.body).contains("merger"));
         assert!(!measured.report().to_string().contains("merger"));
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_room_alone_is_told_nothing_of_the_process() {
+        let measured = Measured::new(Arc::new(Counters), None, None);
+        let request = Request::on_path(Op::Stats, Default::default(), AT_ONCE);
+        let told = measured.handle(request.clone().with_flags(Flags::BELOW), false).await.unwrap().body;
+        assert_eq!(told, Counters.handle(request, false).await.unwrap().body);
     }
 }

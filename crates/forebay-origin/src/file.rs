@@ -12,7 +12,8 @@
 //! outside or nowhere, and whatever is neither file nor directory.
 //!
 //! **Changes** (`file/writes.rs`) are renames of hidden files that lie in the origin's root until they are whole; uploads in
-//! parts (`file/uploads.rs`) are hidden directories there. No path leads to them, and no listing shows them.
+//! parts (`file/uploads.rs`) are hidden directories there. No path leads to them, by whatever links, and no listing shows them: nor
+//! those of another origin whose root is in this one's directory.
 //!
 //! **Listings** hold one page in memory: the token is the directory's own position cookie (`getdents64`'s `d_off`), the
 //! one that NFS servers rely on.

@@ -202,7 +202,8 @@ pub trait Origin: Send + Sync + 'static {
     /// Makes `to` a file with the bytes that `from` has now.
     ///
     /// # Errors
-    /// `NotFound` when `from` is not a file, `IsADirectory` when `to` is a directory; see the trait's contract for the rest.
+    /// `NotFound` when `from` is not a file, `IsADirectory` when `to` is a directory, `InvalidArgument` where both are found to be one
+    /// file by two ways; see the trait's contract for the rest.
     async fn copy(&self, from: &[u8], _to: &[u8]) -> Result<Attr, Failure> {
         Err(read_only(self.url(), from))
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_types::{Failure, FailureKind};
+use forebay_types::{Attr, Failure, FailureKind};
 use tokio::sync::Mutex;
 
 use crate::error::Error;
@@ -66,7 +66,8 @@ impl Session {
     /// Makes `to` a file with the bytes that `from` has now: at the origin if both are on one, else by reading and writing.
     ///
     /// # Errors
-    /// ENOENT, EISDIR, and as [`Session::put`].
+    /// ENOENT, EISDIR, EINVAL where both are one object, ESTALE where the copy has replaced what it was made of, or somebody else has; and
+    /// as [`Session::put`].
     pub async fn copy(self: Arc<Self>, from: Vec<u8>, to: Vec<u8>) -> Result<Entry, Error> {
         self.writing.check().map_err(|failure| of_path(failure, &to))?;
         let (source, target) = (path_of(&from)?, path_of(&to)?);
@@ -136,9 +137,10 @@ impl Session {
         refreshed.map(drop).map_err(|failure| of_path(failure, &path))
     }
 
-    /// From one origin to another.
+    /// From one origin to another. Two URLs may be two ways to one store, which nobody is told: a copy has replaced what it was made of
+    /// then, and whoever moves a file by copying must not go on and remove the only one.
     async fn copy_through(self: Arc<Self>, from: &[u8], to: Vec<u8>) -> Result<Entry, Error> {
-        let (file, _, _) = self.look_up(from, true).await?;
+        let (file, before, source) = self.look_up(from, true).await?;
         let writer = Arc::clone(&self).create(to, Existing::Replaced).await?;
         let (size, block_size) = (file.version().size, u64::from(file.layout().block_size()));
         let mut at = 0;
@@ -150,7 +152,19 @@ impl Session {
             }
             at += u64::from(length);
         }
-        writer.finish().await
+        let made = writer.finish().await?;
+        // Entity tags of the same bytes may be the same: then the time tells.
+        let state = |attr: &Attr| (attr.version().cloned(), attr.modified_nanos);
+        match self.client.stat(&source, true).await {
+            Ok(now) if state(&now.attr) == state(&before) => Ok(made),
+            Ok(_) => {
+                let what = format!("{source} was replaced while it was copied: by another, or both are one file");
+                Err(of_path(Failure::new(FailureKind::VersionChanged, what), from))
+            }
+            // It was removed, which is what a move does next.
+            Err(failure) if failure.kind() == FailureKind::NotFound => Ok(made),
+            Err(failure) => Err(of_path(failure.context("it was copied, and may not be there any more"), from)),
+        }
     }
 }
 

@@ -155,9 +155,16 @@ fn names_are_copied_and_removed_and_errors_are_those_of_files() {
     let session = started(directory.path(), &[]);
     let session = || Arc::clone(&session);
     let errno = |error: Error| error.errno;
+    std::os::unix::fs::symlink("a", directory.path().join("alias")).unwrap();
     put(&session(), "/a/1", &content(1000)).unwrap();
     wait(session().copy(b"/a/1".to_vec(), b"/b/2".to_vec())).unwrap();
     assert_eq!(read(&session(), "/b/2", 2000), &content(1000)[..]);
+    for itself in ["/a/1", "/alias/1"] {
+        let refused = wait(session().copy(b"/a/1".to_vec(), itself.into())).map(drop).map_err(errno);
+        assert_eq!(refused, Err(libc::EINVAL), "{itself}");
+    }
+    assert_eq!(read(&session(), "/a/1", 2000), &content(1000)[..]);
+    std::fs::remove_file(directory.path().join("alias")).unwrap();
     assert_eq!(wait(session().copy(b"/no".to_vec(), b"/c".to_vec())).map(drop).map_err(errno), Err(libc::ENOENT));
     assert_eq!(wait(session().copy(b"/a".to_vec(), b"/c".to_vec())).map(drop).map_err(errno), Err(libc::EISDIR));
     assert_eq!(wait(session().remove(b"/a".to_vec())).map_err(errno), Err(libc::EISDIR));

@@ -172,6 +172,38 @@ async fn what_a_write_that_failed_may_have_left_is_overwritten_when_its_block_is
     }
 }
 
+/// Of disks that are waited for, and of those that may be taken out.
+#[tokio::test(start_paused = true)]
+async fn what_a_disk_failed_to_forget_is_tried_again_until_it_does_and_harms_nothing_else_meanwhile() {
+    for timeout in [Duration::ZERO, Duration::from_secs(2)] {
+        let rig = rig(1, |options| options.disk_read_timeout = timeout);
+        fill(&rig.store, key(1)).await;
+        rig.store.flush().await;
+        let header = || {
+            let mut header = Vec::new();
+            rig.disks[0].tamper(|bytes| header = bytes[4096..2 * 4096].to_vec());
+            header
+        };
+        let (before, used) = (header(), rig.store.stats().disks[0].used);
+        rig.disks[0].fail_writes([ErrorKind::Other; 5]);
+        rig.store.remove(&key(1));
+        rig.store.flush().await;
+        let stats = rig.store.stats().disks.swap_remove(0);
+        assert_eq!((stats.write_errors, stats.unburied, stats.used), (1, 1, used), "it is given to nobody: {stats:?}");
+        assert!(header() == before, "a restart would find it");
+        let start = tokio::time::Instant::now();
+        while header() == before {
+            assert!(start.elapsed() < Duration::from_secs(600), "{:?}", rig.store.stats());
+            assert!(!rig.store.stats().disks[0].degraded, "one page is not the disk");
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        assert!(start.elapsed() >= Duration::from_secs(100), "it is not tried all the time");
+        rig.store.flush().await;
+        let stats = rig.store.stats().disks.swap_remove(0);
+        assert_eq!((stats.write_errors, stats.unburied, stats.used), (5, 0, 0), "{stats:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_stuck_disk_holds_up_no_fill_and_no_hit_and_bounds_its_queue() {
     let rig = rig(1, |options| options.disk_queue = ByteSize::mib(4));

@@ -118,6 +118,6 @@ pub struct DiskStats {
     pub returned: u64,
     /// Reads and writes that the kernel has.
     pub under_way: u64,
-    /// Extents that say on disk that they hold what was removed, until it answers again.
+    /// Extents that say on disk that they hold what was removed, until it answers, or takes that, again.
     pub unburied: u64,
 }

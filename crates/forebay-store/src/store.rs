@@ -422,7 +422,7 @@ impl Store {
         }
         for slab in core.slabs.iter().filter(|slab| slab.unburied() > 0) {
             let (dir, extents) = (slab.dir.display(), slab.unburied());
-            tracing::warn!(%dir, extents, "disk hangs: what was removed meanwhile is found on it again by a restart");
+            tracing::warn!(%dir, extents, "disk hangs or fails: what was removed is found on it again by a restart");
         }
         // Dropping a slab waits for disk operations under way, here or where the last clone is dropped.
         let _ = tokio::task::spawn_blocking(move || drop(core)).await;

@@ -68,7 +68,12 @@ impl Rules {
         }
         for origin in listed(up) {
             let prefix = trimmed(origin);
-            rules.push(Rule { origin: Origin::Up(prefix.clone()), prefix, root: String::new() });
+            if prefix.ends_with(':') {
+                return Err(format!("FOREBAY_STREAMER_UP: `{origin}` names no bucket; the root directory is `/`"));
+            }
+            // Of the root directory nothing is left: all absolute paths begin so.
+            let named = if prefix.is_empty() { "/".to_owned() } else { prefix.clone() };
+            rules.push(Rule { origin: Origin::Up(named), prefix, root: String::new() });
         }
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.prefix.len()));
         Ok(Self(rules))
@@ -152,9 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn the_root_directory_is_an_origin_of_all_paths_that_no_other_rule_has() {
+        let rules = rules("/mnt/data=/data", "/, /nfs/models");
+        let up = |origin: &str, path: &str| (Some(Origin::Up(origin.to_owned())), path.to_owned());
+        assert_eq!(leads(&rules, "/tmp/x"), up("/", "/tmp/x"));
+        assert_eq!(leads(&rules, "/"), up("/", "/"));
+        assert_eq!(leads(&rules, "/nfs/models/a"), up("/nfs/models", "/a"));
+        assert_eq!(leads(&rules, "/mnt/data/b"), (Some(Origin::Machine), "/data/b".to_owned()));
+        assert_eq!(leads(&rules, "s3://b/c"), up("s3://b", "/c"));
+        assert_eq!(leads(&rules, "tmp/x"), (None, "tmp/x".to_owned()));
+    }
+
+    #[test]
     fn a_rule_that_makes_no_sense_says_what_one_looks_like() {
         for wrong in ["s3://b", "s3://b=models", "=/models"] {
             assert!(Rules::new(wrong, "").unwrap_err().contains("as in s3://bucket/models=/models"), "{wrong}");
+        }
+        for wrong in ["s3://", "/nfs,file:///"] {
+            assert!(Rules::new("", wrong).unwrap_err().contains("names no bucket"), "{wrong}");
         }
     }
 }

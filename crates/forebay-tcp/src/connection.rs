@@ -5,7 +5,7 @@
 //! by the time when it has its turn, those whose answers came together have asked again, and leave by one system call.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::{IpAddr, Shutdown};
+use std::net::Shutdown;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +19,12 @@ use forebay_transport::{LinkError, Op, Request};
 use forebay_types::{Failure, FailureKind};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::channel::Channel;
+use crate::opening::open;
 use crate::options::{ClientOptions, LARGE_BODY};
 use crate::records::Records;
 use crate::replies::{Broken, Call, Replies, is_refusal, is_unread, refusal};
@@ -336,7 +337,8 @@ fn refused(peer: String, why: &Failure) -> LinkError {
 pub(crate) async fn establish(peer: &Arc<str>, options: &ClientOptions) -> Result<Channel, LinkError> {
     let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
     let attempt = async {
-        let mut stream = open(peer, options.bind).await.map_err(|error| failed(error.to_string()))?;
+        let opened = open(peer, options.bind, options.connect_timeout).await;
+        let mut stream = opened.map_err(|error| failed(error.to_string()))?;
         socket::tune(&stream, options.dead_after).map_err(|error| failed(error.to_string()))?;
         let hello = Hello::ours(&options.cluster, options.block_size);
         let records = match &options.security {
@@ -443,27 +445,4 @@ async fn hear_pong(stream: &mut (impl AsyncRead + Unpin), peer: &Arc<str>) -> Re
         Some(why) if is_refusal(&why) => Err(refused(peer.to_string(), &why)),
         Some(why) => Err(failed(why.message().to_owned())),
     }
-}
-
-/// A connection to the first of the host's addresses that answers, or to the Unix socket that `peer` names.
-async fn open(peer: &str, bind: Option<IpAddr>) -> io::Result<TcpStream> {
-    if let Some(path) = forebay_private::socket_of(peer) {
-        return socket::connect_unix(path).await;
-    }
-    let mut last = io::Error::new(ErrorKind::NotFound, "its name has no address");
-    for address in lookup_host(peer).await? {
-        if bind.is_some_and(|bind| bind.is_ipv4() != address.is_ipv4()) {
-            last = io::Error::new(ErrorKind::AddrNotAvailable, "it has no address of the family that we bind to");
-            continue;
-        }
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        if let Some(bind) = bind {
-            socket.bind((bind, 0).into())?;
-        }
-        match socket.connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }

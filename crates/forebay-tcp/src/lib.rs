@@ -39,6 +39,7 @@ mod greeting;
 mod in_flight;
 mod io_threads;
 mod lone;
+mod opening;
 mod options;
 mod outbox;
 mod patience;

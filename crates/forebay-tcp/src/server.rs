@@ -38,6 +38,9 @@ const MIN_SWEEP: Duration = Duration::from_millis(10);
 /// … and no more rarely than this.
 const MAX_SWEEP: Duration = Duration::from_secs(60);
 
+/// How long what it serves is waited for at the end. More than it takes, unless a disk hangs that is sent from.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
 /// How often those who proved who they are are looked over: whoever is denied is gone within five seconds.
 const LOOK_OVER: Duration = Duration::from_secs(2);
 
@@ -182,15 +185,21 @@ impl TcpServer {
     }
 
     /// Stops listening, closes every connection and drops the requests in flight. Returns when no task and
-    /// no thread is left.
+    /// no thread is left; or after 5 s, when a disk hangs from which bytes are sent. Such a connection keeps what it sends until the
+    /// kernel lets go of it, and ends then.
     pub async fn close(&self) {
         self.stop.cancel();
         let accepting = self.accepting.lock().take();
-        if let Some(accepting) = accepting {
-            // It ends by panic only when accepting itself does, and then there is nothing left to wait for.
-            let _ = accepting.await;
+        let ended = async {
+            if let Some(accepting) = accepting {
+                // It ends by panic only when accepting itself does, and then there is nothing left to wait for.
+                let _ = accepting.await;
+            }
+            self.handles.join().await;
+        };
+        if tokio::time::timeout(END_WITHIN, ended).await.is_err() {
+            tracing::warn!("a disk hangs: connections on which it is sent from are not waited for");
         }
-        self.handles.join().await;
     }
 }
 

@@ -203,6 +203,8 @@ async fn a_reader_changes_frees_and_plants_nothing() {
         assert!(why.message().contains(&format!("a reader may not {permission}")), "{why:?}");
         assert!(call(&reader, asks(op, b"/")).await.is_ok(), "{op:?}");
     }
+    // What a mount shows of the room of origins.
+    assert!(call(&reader, asks(Op::Stats, b"").with_flags(Flags::BELOW)).await.is_ok());
     assert_serves(&reader).await;
     let writer = cluster.link(&server, Role::Writer);
     assert!(call(&writer, asks(Op::Change, b"x")).await.is_ok());

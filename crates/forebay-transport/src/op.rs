@@ -18,7 +18,8 @@ pub enum Op {
     List = 5,
     /// Which sectors of a block are cached, and where. Body: empty.
     Coverage = 6,
-    /// The worker's counters. Body of the reply: a JSON object.
+    /// The worker's counters. Body of the reply: a JSON object. With [`Flags::BELOW`] only the room of the origins at which the
+    /// caller may read: `origins`, each with `path` and `room`. A worker that does not know this tells all or refuses, as without.
     Stats = 7,
     /// The ways to reach the worker besides this one. Body of the reply: [`crate::message::PathsReply`].
     Paths = 8,

@@ -23,6 +23,8 @@ impl Op {
             Self::Change | Self::Upload => Some(Permission::Write),
             Self::Free => Some(Permission::Manage),
             Self::Adopt => Some(Permission::Replicate),
+            // How much room there is where the caller may read, which a mount shows.
+            Self::Stats if flags.contains(Flags::BELOW) => Some(Permission::Read),
             Self::Stats => Some(Permission::Observe),
         }
     }
@@ -43,6 +45,7 @@ impl Op {
         match self {
             Self::Refresh if flags.contains(Flags::BELOW) => "refresh below",
             Self::Coverage if flags.contains(Flags::SCRUB) => "coverage checked",
+            Self::Stats if flags.contains(Flags::BELOW) => "stats below",
             _ => self.name(),
         }
     }
@@ -58,7 +61,8 @@ mod tests {
         let heads = Role::ALL.map(|role| format!(" {role} |")).concat();
         assert!(page.contains(&format!("| operation | asks for |{heads}")), "{heads}");
         let plain = (0..=u8::MAX).filter_map(Op::from_wire).map(|op| (op, Flags::default()));
-        for (op, flags) in plain.chain([(Op::Refresh, Flags::BELOW), (Op::Coverage, Flags::SCRUB)]) {
+        let variants = [(Op::Refresh, Flags::BELOW), (Op::Coverage, Flags::SCRUB), (Op::Stats, Flags::BELOW)];
+        for (op, flags) in plain.chain(variants) {
             let permission = op.permission(flags);
             let asks_for = permission.map_or("admission", Permission::as_str);
             let may = |role: Role| permission.is_none_or(|permission| role.may(permission));
@@ -87,6 +91,10 @@ mod tests {
             assert!(may(Role::Reader, op) && !may_with(Role::Reader, op, flags), "{op:?}");
             assert!(may_with(Role::Reader, op, Flags::REVALIDATE), "{op:?}");
         }
+        for role in [Role::Reader, Role::Writer] {
+            assert!(may_with(role, Op::Stats, Flags::BELOW) && !may(role, Op::Stats), "{role}");
+        }
+        assert!(!may_with(Role::Metrics, Op::Stats, Flags::BELOW) && may(Role::Metrics, Op::Stats));
         assert!(may_with(Role::Writer, refresh.0, refresh.1) && may_with(Role::Coordinator, coverage.0, coverage.1));
     }
 }

@@ -4,7 +4,7 @@
 //! `s3://b/x/../y/` is `s3://b/y`. What opens an origin and what compares records of mounts both ask here, so that no
 //! spelling is one origin to the one and another to the other.
 
-use url::{ParseError, Url};
+use url::{ParseError, Position, Url};
 
 /// The URL of an origin: no dots that lead elsewhere, no slash at the end, the scheme in lower case. Names of hosts are in lower case
 /// where case says nothing (`https`), and as they were written where it may (`s3`). Slashes within it stay: `b//y` is not
@@ -76,6 +76,34 @@ impl OriginUrl {
             _ => one == two,
         }
     }
+
+    /// Whether two names, each with the URL of the origin that it is below, are of one object: `x/y` of `s3://b` is `y` of `s3://b/x`.
+    #[must_use]
+    pub fn are_one_object((one, below): (&str, &[u8]), (other, other_below): (&str, &[u8])) -> bool {
+        if one == other {
+            return below == other_below;
+        }
+        let (Ok(one), Ok(other)) = (Self::parse(one), Self::parse(other)) else { return false };
+        one.parsed[..Position::BeforePath] == other.parsed[..Position::BeforePath]
+            && one.whole_path(below) == other.whole_path(other_below)
+    }
+
+    /// The path of what is `below` it, in bytes of its own.
+    fn whole_path(&self, below: &[u8]) -> Vec<u8> {
+        let path = self.parsed.path().trim_end_matches('/');
+        let (mut whole, mut rest) = (Vec::with_capacity(path.len() + 1 + below.len()), path);
+        while let Some(at) = rest.find('%') {
+            whole.extend_from_slice(&rest.as_bytes()[..at]);
+            let escaped = rest.get(at + 1..at + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            whole.push(escaped.unwrap_or(b'%'));
+            let read = if escaped.is_some() { 3 } else { 1 };
+            rest = &rest[at + read..];
+        }
+        whole.extend_from_slice(rest.as_bytes());
+        whole.push(b'/');
+        whole.extend_from_slice(below);
+        whole
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +145,37 @@ mod tests {
             assert!(!OriginUrl::are_one("s3://bucket/a", other) && OriginUrl::are_one(other, other), "{other}");
         }
         assert!(OriginUrl::are_one("S3://bucket/x/../a/", "s3://bucket/a"));
+    }
+
+    #[test]
+    fn an_object_is_one_whichever_origins_it_is_below() {
+        let are_one = |one: (&str, &str), other: (&str, &str)| {
+            let found = OriginUrl::are_one_object((one.0, one.1.as_bytes()), (other.0, other.1.as_bytes()));
+            let turned = OriginUrl::are_one_object((other.0, other.1.as_bytes()), (one.0, one.1.as_bytes()));
+            assert_eq!(found, turned, "{one:?} {other:?}");
+            found
+        };
+        for (one, other) in [
+            (("s3://b", "x"), ("s3://b", "x")),
+            (("s3://b", "x/y"), ("s3://b/x", "y")),
+            (("s3://b", "a b/100%/y"), ("s3://b/a%20b/100%25", "y")),
+            (("file:///", "data/x/f"), ("file:///data/x", "f")),
+            (("https://example.com", "a/f"), ("https://example.com/a", "f")),
+        ] {
+            assert!(are_one(one, other), "{one:?} {other:?}");
+        }
+        for (one, other) in [
+            (("s3://b", "x"), ("s3://b", "y")),
+            (("s3://b", "x"), ("s3://c", "x")),
+            (("s3://b", "xy"), ("s3://b/x", "y")),
+            (("s3://b", "y"), ("s3://b/x", "y")),
+            (("s3://b", "a%20b/y"), ("s3://b/a%20b", "y")),
+            (("s3://b", "x//y"), ("s3://b/x", "y")),
+            (("gs://b", "x/y"), ("s3://b/x", "y")),
+            (("none", "x"), ("s3://b", "x")),
+        ] {
+            assert!(!are_one(one, other), "{one:?} {other:?}");
+        }
     }
 
     #[test]

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use forebay_engine::Keeping;
 use forebay_memory::Spans;
 use forebay_one_sided::Location;
+use forebay_origin::{Origin, Room};
 use forebay_store::Keep;
 use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
 use forebay_transport::{Caller, FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
-use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, FsPath};
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, FsPath, Permission};
 use tracing::warn;
 
 use crate::stats::Served;
@@ -192,16 +193,12 @@ impl Worker {
         self.paths.get().map(|offered| offered.paths.clone()).unwrap_or_default()
     }
 
-    /// The counters. The room of origins is asked of file systems; a request that has too little time does not wait for
-    /// that. Who may see counters alone is not told which files are read.
+    /// The counters. Who may see counters alone is not told which files are read.
     async fn stats(&self, within: Duration, caller: &Caller) -> Response {
         let sees_names = caller.is_of_cluster() || !matches!(caller, Caller::Proved(_));
         let scope = self.scopes.current();
         let known: Vec<_> = scope.namespace.origins().collect();
-        let rooms = match within < ROOMS_WITHIN {
-            true => vec![None; known.len()],
-            false => futures::future::join_all(known.iter().map(|(_, origin)| origin.room())).await,
-        };
+        let rooms = rooms_of(&known, within).await;
         let origins = known.iter().zip(rooms).map(|((at, origin), room)| {
             serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts(), "room": room })
         });
@@ -226,6 +223,18 @@ impl Worker {
         Response::of_body(stats.to_string().into())
     }
 
+    /// What every client is told: the room of the origins at which it may read.
+    async fn room_below(&self, request: &Request) -> Response {
+        let scope = self.scopes.current();
+        let origins = scope.namespace.origins();
+        let known: Vec<_> =
+            origins.filter(|(at, _)| scope.admits(&request.caller, at, Permission::Read).is_ok()).collect();
+        let rooms = rooms_of(&known, request.deadline).await;
+        let told = known.iter().zip(rooms);
+        let told = told.map(|((at, _), room)| serde_json::json!({ "path": at.to_string(), "room": room }));
+        Response::of_body(serde_json::json!({ "origins": told.collect::<Vec<_>>() }).to_string().into())
+    }
+
     async fn answer(&self, request: &Request, takes_files: bool) -> Result<(Response, Served), Failure> {
         let response = match request.op {
             Op::Read => return self.read(request, takes_files).await,
@@ -245,6 +254,7 @@ impl Worker {
                 Response::of_body(self.metadata.list_encoded(&path, token, max, revalidate).await?)
             }
             Op::Coverage => self.coverage(request).await?,
+            Op::Stats if request.flags.contains(Flags::BELOW) => self.room_below(request).await,
             Op::Stats => self.stats(request.deadline, &request.caller).await,
             Op::Paths => Response::of_body(self.offered_paths().encode()),
             Op::Free => self.free(request).await?,
@@ -257,6 +267,15 @@ impl Worker {
             Op::Admit => return Err(Failure::new(FailureKind::Unsupported, "this worker asks nobody for a pass")),
         };
         Ok((response, Served::default()))
+    }
+}
+
+/// The room of each of these origins, where it is known. File systems are asked for it; a request that has too little time does not
+/// wait for that.
+async fn rooms_of(known: &[(&FsPath, &Arc<dyn Origin>)], within: Duration) -> Vec<Option<Room>> {
+    match within < ROOMS_WITHIN {
+        true => vec![None; known.len()],
+        false => futures::future::join_all(known.iter().map(|(_, origin)| origin.room())).await,
     }
 }
 

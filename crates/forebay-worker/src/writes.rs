@@ -12,7 +12,7 @@ use forebay_origin::Origin;
 use forebay_transport::message::{Change, ChangeReply, MAX_PARTS, UploadRequest};
 use forebay_transport::wire::MAX_PART;
 use forebay_transport::{Caller, Flags, Request, Response};
-use forebay_types::{Attr, Failure, FailureKind, FsPath, Permission};
+use forebay_types::{Attr, Failure, FailureKind, FsPath, OriginUrl, Permission};
 
 use crate::metadata::Changing;
 use crate::namespace::Resolved;
@@ -149,6 +149,10 @@ impl Worker {
             Resolved::Virtual => return Err(is_directory()),
             Resolved::Nothing => return Err(scope.namespace.nothing_at(&from)),
         };
+        // Several mounts may lead to it. There is nothing to copy, and whoever moves it would remove the only one there is.
+        if OriginUrl::are_one_object((&**source.url(), from_below), (&**origin.url(), &below[..])) {
+            return Err(invalid(format!("{from} and {path} are one object, on {}", origin.url())));
+        }
         if source.url() != origin.url() {
             let message =
                 format!("{from} is on {}, {path} on {}: copy it by reading and writing", source.url(), origin.url());

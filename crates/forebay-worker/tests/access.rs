@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use common::*;
-use forebay_origin::FakeOrigin;
+use forebay_origin::{FakeOrigin, FileOrigin, Origin, OriginOptions};
 use forebay_transport::message::{Change, CoverageReply, ListRequest, UploadRequest};
-use forebay_transport::{Caller, Op, Request, Response, Service};
+use forebay_transport::{Caller, Flags, Op, Request, Response, Service};
 use forebay_types::{AccessList, Failure, FailureKind, FileVersion, Role};
 use forebay_worker::{Namespace, Worker};
 
@@ -293,5 +293,53 @@ async fn only_the_writers_of_a_mount_change_it() {
     change(Change::Remove { path: b"/b/file".to_vec() }, &writes_b).await.unwrap();
     change(Change::Remove { path: b"/a/file".to_vec() }, &proved(Role::Admin, "x")).await.unwrap();
     assert!(tenants.a.version("ours").is_some() && tenants.b.version("file").is_none());
+    worker.close().await;
+}
+
+/// What `df` of a mount shows.
+#[tokio::test]
+async fn a_client_is_told_the_room_of_the_mounts_that_it_may_read_and_no_counter() {
+    let (tenants, directory) = (Tenants::new(), tempfile::tempdir().unwrap());
+    let room = FileOrigin::new("file:///d", directory.path(), &OriginOptions::default()).unwrap();
+    let mounts = [
+        (path("/a"), Arc::clone(&tenants.a) as Arc<dyn Origin>),
+        (path("/b"), Arc::clone(&tenants.b) as Arc<dyn Origin>),
+        (path("/d"), Arc::new(room) as Arc<dyn Origin>),
+    ];
+    let list = |reader: &str| AccessList::new(&[reader], &[]).unwrap();
+    let lists = [(path("/b"), list("team-b")), (path("/d"), list("team-*"))];
+    let worker = tenants.worker(None, Namespace::new(mounts).unwrap().with_access(lists)).await;
+    let told = async |caller: &Caller| {
+        let request = Request::on_path(Op::Stats, Bytes::new(), 10 * SECOND).with_flags(Flags::BELOW);
+        let body = ask(&worker, request.by(caller.clone())).await.unwrap().body;
+        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(told.as_object().unwrap().keys().collect::<Vec<_>>(), ["origins"], "{told}");
+        let origins = told["origins"].as_array().unwrap().clone();
+        assert!(origins.iter().all(|origin| origin.as_object().unwrap().len() == 2), "{told}");
+        origins
+    };
+    let admin = proved(Role::Admin, "root");
+    let seen: [(&Caller, &[&str]); 4] = [
+        (&reader("team-a"), &["/a", "/d"]),
+        (&proved(Role::Writer, "team-b"), &["/a", "/b", "/d"]),
+        (&reader("other"), &["/a"]),
+        (&admin, &["/a", "/b", "/d"]),
+    ];
+    for (caller, paths) in seen {
+        let origins = told(caller).await;
+        let told: Vec<_> = origins.iter().map(|origin| origin["path"].as_str().unwrap()).collect();
+        assert_eq!(told, paths, "{caller}");
+    }
+    // A busy machine may look at a file system for longer than it is waited for.
+    let deadline = std::time::Instant::now() + 60 * SECOND;
+    loop {
+        let origins = told(&reader("team-a")).await;
+        assert!(origins[0]["room"].is_null(), "an object store has none: {origins:?}");
+        if origins[1]["room"]["total"].as_u64().is_some_and(|total| total > 0) {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{origins:?}");
+        tokio::time::sleep(SECOND / 100).await;
+    }
     worker.close().await;
 }

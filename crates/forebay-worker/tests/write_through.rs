@@ -243,6 +243,25 @@ async fn mounts_and_what_leads_to_them_cannot_be_changed_nor_what_takes_no_chang
 }
 
 #[tokio::test]
+async fn an_object_is_not_copied_to_itself_whichever_mounts_lead_to_it() {
+    let (origin, below) = (Arc::new(FakeOrigin::new("fake://one")), Arc::new(FakeOrigin::new("fake://one/sub")));
+    origin.put("f", pattern(10, 1));
+    origin.put("sub/f", pattern(10, 2));
+    let mounts: Vec<(&str, Arc<dyn Origin>)> =
+        vec![("/a", origin.clone()), ("/b", origin.clone()), ("/c", below.clone())];
+    let worker = worker_of_mounts(mounts, true).await;
+    for (from, to) in [("/a/f", "/b/f"), ("/a/f", "/a/f"), ("/a/sub/f", "/c/f"), ("/c/f", "/b/sub/f")] {
+        let refused = change(&worker, copied(from, to)).await.unwrap_err();
+        assert_eq!(refused.kind(), FailureKind::InvalidArgument, "{from} to {to}: {refused}");
+        assert!(refused.message().contains("are one object"), "{refused}");
+    }
+    assert_eq!((origin.counts().copies, below.counts().copies), (0, 0), "no origin was asked");
+    change(&worker, copied("/a/f", "/b/other")).await.unwrap();
+    assert!(origin.version("other").is_some());
+    assert_eq!(kind(change(&worker, copied("/a/f", "/c/f")).await), FailureKind::CrossDevice);
+}
+
+#[tokio::test]
 async fn requests_to_change_that_make_no_sense_are_refused() {
     let worker = worker(&origin()).await;
     let invalid = async |request: Request| assert_eq!(kind(ask(&worker, request).await), FailureKind::InvalidArgument);

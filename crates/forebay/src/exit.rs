@@ -1,6 +1,9 @@
 //! Exit codes, and how an error is shown to the user: one line what failed, one line what to do next.
 
 use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub(crate) use forebay_node::error::{Exit, Fault, UserError};
 
@@ -74,8 +77,21 @@ impl Failures {
 
 /// Whether the reader of our output went away. That is not a failure, so nothing is said.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    is_broken_pipe_of(&io::stdout(), error)
+}
+
+/// A connection to a worker, or a pipe that a file is written to, breaks with the same error: it says nothing of `out`, whose reader
+/// is there.
+fn is_broken_pipe_of(out: &impl AsFd, error: &anyhow::Error) -> bool {
     let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(broken))
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(broken)) && has_no_reader(out)
+}
+
+fn has_no_reader(out: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(out, PollFlags::empty())];
+    // Told of these whether they are asked for or not.
+    rustix::event::poll(&mut asked, Some(&Timespec::default())).is_ok()
+        && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 #[cfg(test)]
@@ -84,9 +100,18 @@ mod tests {
     use anyhow::Context as _;
 
     #[test]
-    fn a_broken_pipe_is_seen_through_its_context() {
+    fn a_broken_pipe_is_seen_through_its_context_and_only_where_it_is_that_of_our_output() {
         let error = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("writing").unwrap_err();
-        assert!(is_broken_pipe(&error));
-        assert!(!is_broken_pipe(&anyhow::anyhow!("no")));
+        let (reader, out) = io::pipe().unwrap();
+        assert!(!is_broken_pipe_of(&out, &error), "that of something else, whose failure is to be told");
+        drop(reader);
+        assert!(is_broken_pipe_of(&out, &error));
+        assert!(!is_broken_pipe_of(&out, &anyhow::anyhow!("no")));
+        let file = tempfile::tempfile().unwrap();
+        assert!(!is_broken_pipe_of(&file, &error), "a file has no reader that goes");
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is_broken_pipe_of(&ours, &error));
+        drop(theirs);
+        assert!(is_broken_pipe_of(&ours, &error));
     }
 }

@@ -188,6 +188,33 @@ fn from_one_origin_to_another() {
     assert!(!bucket.path_of("f").exists());
 }
 
+/// > Under two mounts of one origin, one object has two names: `rename(2)` of one to the other fails with `EINVAL`, and
+/// > nothing is changed.
+#[test]
+fn to_the_other_name_of_one_object() {
+    let (bucket, directory, staging) = (Bucket::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (url, at) = (format!("file://{}", directory.path().display()), |name: &str| directory.path().join(name));
+    std::fs::create_dir(at("d")).unwrap();
+    std::fs::create_dir(at("empty")).unwrap();
+    std::fs::write(at("f"), b"text").unwrap();
+    std::fs::write(at("d/f"), b"below").unwrap();
+    let worker = Setup::of(&bucket).option(&format!("mounts=/a={url},/b={url},/c={url}/d")).member("w1");
+    let mount = super::staged(Setup::of_user(), staging.path()).mount([&worker]);
+    for (from, to) in
+        [("a/f", "b/f"), ("b/f", "a/f"), ("a/d/f", "c/f"), ("c/f", "b/d/f"), ("a/empty", "b/empty"), ("a/d", "b/d/sub")]
+    {
+        assert_eq!(errno(std::fs::rename(mount.path(from), mount.path(to))), libc::EINVAL, "{from} to {to}");
+    }
+    let moved = finish(Command::new("mv").arg(mount.path("a/f")).arg(mount.path("b/f")), SOON);
+    assert_ne!(moved.code, Some(0), "{}", moved.stderr);
+    assert_eq!(std::fs::read(at("f")).unwrap(), b"text");
+    assert_eq!(std::fs::read(at("d/f")).unwrap(), b"below");
+    assert!(at("empty").is_dir());
+    std::fs::rename(mount.path("a/f"), mount.path("b/g")).unwrap();
+    assert_eq!(std::fs::read(at("g")).unwrap(), b"text");
+    assert!(!at("f").exists());
+}
+
 #[test]
 fn a_file_that_somebody_replaced_by_one_as_long_is_renamed_as_what_it_is_now() {
     let one = One::new();

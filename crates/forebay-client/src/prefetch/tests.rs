@@ -102,6 +102,19 @@ fn what_lies_ahead_of_streams_that_stopped_is_nobodys() {
 }
 
 #[test]
+fn reads_beyond_the_end_of_a_file_are_as_reads_at_its_end() {
+    for size in [0, 50, MIB] {
+        let (mut beyond, mut at_end) = (streams(size), streams(size));
+        for offset in [size + 7, size + 100, size + 1, u64::MAX, size + 100, size + 4096] {
+            let told = beyond.on_read(offset, 4096, || u64::MAX);
+            assert_eq!(told.fetch, None, "{size} {offset}");
+            assert_eq!(told, at_end.on_read(size, 4096, || u64::MAX), "{size} {offset}");
+            assert_eq!(beyond.ahead(), 0);
+        }
+    }
+}
+
+#[test]
 fn random_reads_fetch_nothing_ahead() {
     let mut streams = streams(1 << 40);
     let mut at = 12_345u64;

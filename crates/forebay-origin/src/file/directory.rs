@@ -20,7 +20,8 @@ use crate::names::{is_posix_name, not_a_directory, not_found, shown, version_cha
 
 /// Bytes that one `getdents64` fills: about 200 names.
 const DIRENT_BUFFER: usize = 8 << 10;
-/// What the names of hidden files begin with; only in the root.
+/// What the names of hidden files begin with. They lie in the root, which may be in another origin's directory; so of no directory is
+/// such a name shown.
 pub(super) const HIDDEN: &[u8] = b".forebay-upload-";
 
 /// The directory of an origin.
@@ -35,19 +36,23 @@ pub(super) struct Directory {
 impl Directory {
     /// Finds `path`, links followed, inside the root; the descriptor is a mere reference (`O_PATH`).
     pub(super) fn open(&self, path: &[u8]) -> Result<(OwnedFd, Stat), Failure> {
-        if path.starts_with(HIDDEN) {
+        if is_hidden(path) {
             return Err(not_found(&self.url, path));
         }
         let full = if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) };
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let fd = rustix::fs::open(full, flags, Mode::empty()).map_err(|error| self.failure(path, error))?;
         let actual = std::fs::read_link(proc_path(&fd)).map_err(|error| self.io_failure(path, &error))?;
-        if !actual.starts_with(&self.root) {
+        let Ok(below) = actual.strip_prefix(&self.root) else {
             let place = shown(&self.url, path);
             return Err(Failure::new(
                 FailureKind::PermissionDenied,
                 format!("{place}: a symbolic link leads to {}, outside of the origin", actual.display()),
             ));
+        };
+        // A link that leads to the root, or to one of them.
+        if is_hidden(below.as_os_str().as_bytes()) {
+            return Err(not_found(&self.url, path));
         }
         let stat = rustix::fs::fstat(&fd).map_err(|error| self.failure(path, error))?;
         Ok((fd, stat))
@@ -89,7 +94,7 @@ impl Directory {
             let entry = entry.map_err(|error| self.failure(path, error))?;
             let name = entry.file_name().to_bytes();
             let next = entry.next_entry_cookie();
-            if is_posix_name(name) && !(path.is_empty() && name.starts_with(HIDDEN)) {
+            if is_posix_name(name) && !name.starts_with(HIDDEN) {
                 let child = if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
                 // A name that vanished meanwhile, or that leads outside or nowhere, is not listed.
                 if let Some(attr) = self.open(&child).ok().and_then(|(_, stat)| self.attr(&child, &stat)) {
@@ -157,6 +162,11 @@ impl Directory {
         };
         Failure::new(kind, format!("{place}: {error}{remedy}"))
     }
+}
+
+/// Whether `path` leads to, or through, what is hidden.
+pub(super) fn is_hidden(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name.starts_with(HIDDEN))
 }
 
 pub(super) fn proc_path(fd: &OwnedFd) -> String {

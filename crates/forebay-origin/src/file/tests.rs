@@ -130,6 +130,73 @@ async fn what_is_on_its_way_is_hidden_and_cannot_be_reached() {
 }
 
 #[tokio::test]
+async fn what_is_on_its_way_is_hidden_from_links_and_from_an_origin_that_has_the_root_in_it() {
+    let outer = tempfile::tempdir().unwrap();
+    let root = outer.path().join("in/ner");
+    std::fs::create_dir_all(&root).unwrap();
+    let (inner, around) = (origin(&root), origin(outer.path()));
+    let upload = inner.begin_upload(b"f").await.unwrap();
+    let tag = [inner.upload_part(b"f", &upload, 1, Bytes::from_static(b"part")).await.unwrap()];
+    let hidden = format!(".forebay-upload-{upload}");
+    assert!(root.join(&hidden).join("1").is_file());
+    symlink(".", root.join("self")).unwrap();
+    symlink(&hidden, root.join("link")).unwrap();
+
+    for (origin, directory) in [(&inner, ""), (&inner, "self"), (&inner, "self/self"), (&around, "in/ner")] {
+        let page = origin.list(directory.as_bytes(), None, 100).await.unwrap();
+        let names: Vec<_> = page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name)).collect();
+        assert_eq!(names, ["self"], "in `{directory}`");
+        let slash = if directory.is_empty() { "" } else { "/" };
+        for path in [format!("{directory}{slash}{hidden}"), format!("{directory}{slash}{hidden}/1")] {
+            let found = origin.stat(path.as_bytes()).await.map_err(|failure| failure.kind());
+            assert_eq!(found, Err(FailureKind::NotFound), "{path}");
+            let put = origin.put(path.as_bytes(), Bytes::new()).await.map_err(|failure| failure.kind());
+            assert_eq!(put, Err(FailureKind::InvalidArgument), "{path}");
+        }
+        for path in [format!("{directory}{slash}link"), format!("{directory}{slash}link/1")] {
+            let found = origin.stat(path.as_bytes()).await.map_err(|failure| failure.kind());
+            assert_eq!(found, Err(FailureKind::NotFound), "{path}");
+            let listed = origin.list(path.as_bytes(), None, 100).await.map_err(|failure| failure.kind());
+            assert_eq!(listed.map(drop), Err(FailureKind::NotFound), "{path}");
+        }
+        let through = format!("{directory}{slash}link/1");
+        assert!(origin.put(through.as_bytes(), Bytes::new()).await.is_err());
+        origin.remove(through.as_bytes()).await.unwrap();
+    }
+    inner.complete_upload(b"f", &upload, 4, &tag).await.unwrap();
+    assert_eq!(std::fs::read(root.join("f")).unwrap(), b"part");
+}
+
+#[tokio::test]
+async fn a_file_is_not_copied_to_where_it_is_though_links_lead_there() {
+    let root = tempfile::tempdir().unwrap();
+    let (sub, origin) = (root.path().join("sub"), origin(root.path()));
+    std::fs::create_dir(&sub).unwrap();
+    symlink("sub", root.path().join("alias")).unwrap();
+    std::fs::write(sub.join("one"), b"one").unwrap();
+    std::fs::write(sub.join("two"), b"two").unwrap();
+    std::fs::hard_link(sub.join("two"), sub.join("second")).unwrap();
+    symlink("one", sub.join("link")).unwrap();
+    for (from, to) in
+        [("alias/one", "sub/one"), ("sub/one", "alias/one"), ("alias/two", "sub/two"), ("alias/link", "sub/link")]
+    {
+        let failure = origin.copy(from.as_bytes(), to.as_bytes()).await.unwrap_err();
+        assert_eq!(failure.kind(), FailureKind::InvalidArgument, "{from} to {to}: {failure}");
+    }
+    assert_eq!(names_in(&sub), ["link", "one", "second", "two"]);
+    assert!(sub.join("link").is_symlink());
+    // Other names of one file are other files, once one of them is replaced.
+    for (from, to) in [("alias/two", "sub/second"), ("sub/one", "alias/link"), ("alias/one", "new/one")] {
+        origin.copy(from.as_bytes(), to.as_bytes()).await.unwrap();
+        origin.remove(from.as_bytes()).await.unwrap();
+        std::fs::write(sub.join("one"), b"one").unwrap();
+    }
+    assert_eq!(std::fs::read(sub.join("second")).unwrap(), b"two");
+    assert_eq!(std::fs::read(sub.join("link")).unwrap(), b"one");
+    assert_eq!(std::fs::read(root.path().join("new/one")).unwrap(), b"one");
+}
+
+#[tokio::test]
 async fn a_change_that_nobody_waits_for_any_more_is_not_made() {
     let root = tempfile::tempdir().unwrap();
     let origin = origin(root.path());

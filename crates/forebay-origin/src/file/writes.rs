@@ -18,10 +18,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use bytes::Bytes;
 use forebay_types::{Attr, Failure, FailureKind};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::directory::{Directory, HIDDEN, proc_path, tag};
+use super::directory::{Directory, HIDDEN, is_hidden, proc_path, tag};
 use super::given_up::GivenUp;
 use crate::names::{
     check_change, exists, invalid, is_a_directory, not_a_directory, not_empty, not_found, shown, version_changed,
@@ -45,7 +45,7 @@ impl Directory {
     /// Refuses paths that cannot be changed.
     pub(super) fn check_change(&self, path: &[u8]) -> Result<(), Failure> {
         check_change(&self.url, path)?;
-        if path.starts_with(HIDDEN) {
+        if is_hidden(path) {
             return Err(invalid(&self.url, path, "names that begin so are the origin's own"));
         }
         if !self.is_writable {
@@ -77,6 +77,9 @@ impl Directory {
         }
         if from == to {
             return self.attr(from, &before).ok_or_else(|| not_found(&self.url, from));
+        }
+        if self.are_one_name(from, to)? {
+            return Err(invalid(&self.url, to, &format!("it is {} itself, by another way", shown(&self.url, from))));
         }
         self.check_file(to)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -243,6 +246,30 @@ impl Directory {
             }
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Whether both are one name of one directory, to which links (or mounts of the system) lead in two ways. A copy would replace what it
+    /// is made of, and whoever then removes the old name would remove the only one.
+    fn are_one_name(&self, from: &[u8], to: &[u8]) -> Result<bool, Failure> {
+        let directories = match (self.parent(from, false), self.parent(to, false)) {
+            (Ok(from), Ok(to)) => [from, to],
+            // It cannot be copied to, or is yet to be made.
+            (Ok(_), Err(_)) => return Ok(false),
+            (Err(failure), _) => return Err(failure),
+        };
+        let [from_entry, to_entry] = [(0, from), (1, to)]
+            .map(|(at, path)| rustix::fs::statat(&directories[at], last_name(path), AtFlags::SYMLINK_NOFOLLOW));
+        let (Ok(from_entry), Ok(to_entry)) = (from_entry, to_entry) else { return Ok(false) };
+        let is_one = |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+        if !is_one(&from_entry, &to_entry) {
+            return Ok(false);
+        }
+        if from_entry.st_nlink == 1 {
+            return Ok(true);
+        }
+        // Of several names of one file, each may be replaced and removed by itself.
+        let stat = |directory: &OwnedFd| rustix::fs::fstat(directory).map_err(|error| self.failure(to, error));
+        Ok(last_name(from) == last_name(to) && is_one(&stat(&directories[0])?, &stat(&directories[1])?))
     }
 
     /// Whether the last name of `path` is a directory, or a link to one inside the root.

@@ -4,7 +4,8 @@
 //! * `header.rs`: the superblock and the header of an extent, as bytes;
 //! * `lock.rs`: which process has a directory; `file.rs`: making, sizing and opening its slab file; `recovery.rs`:
 //!   finding out what is in it;
-//! * `slab.rs`: one slab at work; `health.rs`: when a disk that fails is left alone; `choice.rs`: which disk a run goes to.
+//! * `slab.rs`: one slab at work; `unburied.rs`: what it could not forget yet; `health.rs`: when a disk that fails is left alone;
+//!   `choice.rs`: which disk a run goes to.
 
 mod choice;
 mod file;
@@ -15,6 +16,7 @@ mod lock;
 mod recovery;
 mod slab;
 mod space;
+mod unburied;
 
 pub(crate) use choice::choose;
 pub use file::slab_path;

@@ -19,6 +19,7 @@ use super::health::Health;
 use super::lock::DirectoryLock;
 use super::recovery;
 use super::space::{DiskExtent, Frames, Space, Usage};
+use super::unburied::Unburied;
 use crate::io::{DiskIo, WatchStats, WriteBuffer, is_silent};
 use crate::residents::Residents;
 use crate::run::{DiskRun, Run};
@@ -43,8 +44,8 @@ pub(crate) struct Slab {
     waiting_writes: AtomicUsize,
     /// Whether bytes were to be sent from its file since it was last asked for a page because of that.
     is_sent_from: AtomicBool,
-    /// What is to be buried once the disk answers again. No more than it has extents.
-    unburied: Mutex<Vec<Arc<DiskExtent>>>,
+    /// What is still to be buried. No more than it has extents.
+    unburied: Mutex<Unburied>,
 }
 
 /// How long a slab directory may take to be opened, its slab made or sized.
@@ -287,24 +288,33 @@ impl Slab {
     }
 
     /// Writes a header that says that the extent holds nothing, so that it is not found again after a restart. That of a disk
-    /// that hangs is written when it answers again ([`Slab::take_unburied`]).
+    /// that hangs is written when it answers again, and one that could not be written is tried again
+    /// ([`Slab::take_unburied`]).
     pub(crate) async fn bury(&self, extent: Arc<DiskExtent>) {
         let (slot, generation) = (extent.slot(), extent.generation());
         let page = header::encode(self.id, slot, generation, None);
         let result = self.io.write_at(slot.offset(), WriteBuffer::page(page, Some(Arc::clone(&extent)))).await;
-        if result.as_ref().is_err_and(is_silent) {
-            self.unburied.lock().push(extent);
-            return;
+        match &result {
+            Ok(()) => self.unburied.lock().buried(slot),
+            Err(error) if is_silent(error) => return self.unburied.lock().silent(extent),
+            Err(_) => {
+                let is_first = self.unburied.lock().failed(extent, now());
+                if !is_first {
+                    // A single page that cannot be written is no reason to write nothing else for as long as it is tried.
+                    self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            }
         }
         self.note_write(&result);
     }
 
-    /// What is still to be buried.
+    /// What is to be buried now, of what could not be.
     pub(crate) fn take_unburied(&self) -> Vec<Arc<DiskExtent>> {
-        std::mem::take(&mut *self.unburied.lock())
+        self.unburied.lock().take(now())
     }
 
-    /// How many extents say on disk that they hold what was removed, because the disk hangs.
+    /// How many extents say on disk that they hold what was removed, because the disk hangs or fails.
     pub(crate) fn unburied(&self) -> usize {
         self.unburied.lock().len()
     }
@@ -410,4 +420,9 @@ impl Slab {
             }
         }
     }
+}
+
+/// By the runtime's clock, which tests may turn.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }

@@ -44,6 +44,12 @@ pub(super) enum Kind {
 /// What an operation has of the bounds; and that it is under way.
 struct Turn {
     under_way: UnderWay,
+    /// `None` once the bounds are of no use any more.
+    share: Option<Share>,
+}
+
+/// A part of the bounds.
+struct Share {
     _place: OwnedSemaphorePermit,
     /// Of a read: what it lands in, in KiB.
     _room: Option<OwnedSemaphorePermit>,
@@ -61,12 +67,22 @@ impl Operation {
     /// Tells the result to the caller, if it still waits for it; the memory goes along or is let go.
     pub(super) fn end(self, result: io::Result<()>) {
         let Self { kind, turn, .. } = self;
-        let Turn { under_way, _place, _room } = turn;
+        let Turn { under_way, share: _share } = turn;
         // Before anybody hears of it, who would then find it under way.
         drop(under_way);
         match kind {
             Kind::Read { into, done, .. } => _ = done.send(result.map(|()| into)),
             Kind::Write { done, .. } => _ = done.send(result),
+        }
+    }
+
+    /// Tells the caller that nobody will know what becomes of it, and lets whoever waits for a turn have it. All else stays as it is:
+    /// it is under way, and has its memory.
+    pub(super) fn lose(&mut self, error: io::Error) {
+        self.turn.share = None;
+        match &mut self.kind {
+            Kind::Read { done, .. } => _ = std::mem::replace(done, oneshot::channel().0).send(Err(error)),
+            Kind::Write { done, .. } => _ = std::mem::replace(done, oneshot::channel().0).send(Err(error)),
         }
     }
 }
@@ -120,7 +136,8 @@ impl Gate {
             Direction::Write => None,
         };
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| gone())?;
-        Ok(Turn { under_way: self.watch.begin(direction), _place: place, _room: room })
+        let share = Some(Share { _place: place, _room: room });
+        Ok(Turn { under_way: self.watch.begin(direction), share })
     }
 
     /// What comes of `work`, unless the disk is out or taken out.

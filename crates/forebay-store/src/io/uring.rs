@@ -80,6 +80,20 @@ struct UnderWay {
     pieces: [libc::iovec; 3],
 }
 
+impl UnderWay {
+    fn new(operation: Operation) -> Self {
+        let length = operation.len();
+        let pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
+        Self { operation, done: 0, length, pieces }
+    }
+}
+
+/// Gives up what the kernel will not be heard of again. It may still write to the memory, which is never given back; but whoever waits
+/// for it is told.
+fn lose(under_way: Box<UnderWay>) {
+    Box::leak(under_way).operation.lose(io::Error::other("the io_uring of the disk is broken"));
+}
+
 struct Driver {
     /// Boxed: the kernel keeps addresses of what is in it.
     table: Vec<Option<Box<UnderWay>>>,
@@ -105,8 +119,7 @@ impl Driver {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
                 Err(error) => {
                     tracing::error!(%error, "the io_uring of a slab is broken, its disk is lost until restart");
-                    // The kernel may still write to the memory of what is under way: it is never given back.
-                    self.table.drain(..).for_each(std::mem::forget);
+                    self.table.drain(..).flatten().for_each(lose);
                     return;
                 }
             }
@@ -141,9 +154,7 @@ impl Driver {
     }
 
     fn submit_new(&mut self, operation: Operation) {
-        let length = operation.len();
-        let pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
-        let under_way = Some(Box::new(UnderWay { operation, done: 0, length, pieces }));
+        let under_way = Some(Box::new(UnderWay::new(operation)));
         let position = match self.vacant.pop() {
             Some(position) => {
                 self.table[position] = under_way;
@@ -226,5 +237,54 @@ impl Driver {
             self.under_way -= 1;
             ended.operation.end(outcome);
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::task::Poll;
+
+    use forebay_locks::Mutex;
+    use forebay_memory::{Pool, PoolOptions};
+    use forebay_types::ByteSize;
+
+    use super::super::traits::{DiskIo, is_silent};
+    use super::super::write_buffer::{Page, WriteBuffer};
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// Keeps what it is given, as a kernel that does not answer.
+    struct Kept(Arc<Mutex<Vec<Operation>>>);
+
+    impl Back for Kept {
+        fn begin(&self, operation: Operation) {
+            self.0.lock().push(operation);
+        }
+    }
+
+    /// Of a disk that is waited for however long it takes: nothing else would end the waiting.
+    #[tokio::test]
+    async fn who_waits_for_a_ring_that_breaks_is_told_and_its_memory_stays_the_kernels() {
+        let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4))).unwrap();
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let front = Front::new(Kept(Arc::clone(&kept)), 2, Path::new("slab"), Limits::default());
+        let page = || pool.try_alloc(PAGE).unwrap();
+        let mut read = front.read_at(0, page());
+        let mut write = front.write_at(0, WriteBuffer::page(Page([7; PAGE]), None));
+        let mut waits = front.read_at(0, page());
+        assert!(futures::poll!(&mut read).is_pending() && futures::poll!(&mut write).is_pending());
+        assert!(futures::poll!(&mut waits).is_pending());
+        let begun = std::mem::take(&mut *kept.lock());
+        assert_eq!(begun.len(), 2, "the third waits for a place");
+        begun.into_iter().for_each(|operation| lose(Box::new(UnderWay::new(operation))));
+        assert!(matches!(futures::poll!(&mut read), Poll::Ready(Err(error)) if !is_silent(&error)));
+        assert!(matches!(futures::poll!(&mut write), Poll::Ready(Err(error)) if !is_silent(&error)));
+        // The third is begun: by a ring that is gone, it ends at once.
+        assert!(futures::poll!(&mut waits).is_pending() && kept.lock().len() == 1);
+        kept.lock().clear();
+        assert!(waits.await.is_err());
+        assert!(pool.used() > 0, "what the first read lands in");
+        assert_eq!(front.watch().stats().under_way, 2, "a probe would not be answered");
     }
 }

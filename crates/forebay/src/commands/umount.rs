@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use forebay_fuse::MountError;
 use forebay_fuse::mount_table::{self, MountState};
-use rustix::process::{Pid, Signal};
 
 use crate::exit::{Exit, Fault};
 use crate::holders::Holders;
 use crate::{output, runtime};
 use forebay_node::after_stop::{AfterStop, take_away_unless_followed};
+use forebay_node::process::Process;
 use forebay_node::state::{self, Claim, RunState};
-use forebay_node::{mountpoint, process, staged};
+use forebay_node::{mountpoint, staged};
 
 /// Longer than the process takes to write what is queued for its disks.
 const END_WITHIN: Duration = Duration::from_secs(60);
@@ -62,7 +62,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mountpoint = mountpoint::resolve(&args.mountpoint)?;
     let found = state::find(&mountpoint);
-    let state = found.clone().filter(RunState::is_alive);
+    // Held before it is looked at: it may end while the mount is tried to be taken away, and its number be a stranger's.
+    let serving = found.clone().map(|state| (Process::of(state.pid), state)).filter(|(_, state)| state.is_alive());
     let must_be_asked = match mount_table::inspect(&mountpoint)? {
         MountState::Dead { .. } => {
             clean_up(&mountpoint)?;
@@ -75,18 +76,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             args.lazy
         }
         // It was detached while it was in use.
-        MountState::NotMounted if state.is_some() => true,
+        MountState::NotMounted if serving.is_some() => true,
         MountState::NotMounted | MountState::Other { .. } => {
             // Refuses, and says what is there instead.
             mount_table::unmount(&mountpoint, false)?;
             false
         }
     };
-    let Some(state) = state else { return Ok(()) };
+    let Some((process, state)) = serving else { return Ok(()) };
     if must_be_asked {
-        ask_to_end(&state);
+        process.ask_to_end();
     }
-    if process::wait_for_end(state.pid, END_WITHIN) {
+    if process.wait_for_end(END_WITHIN) {
         tell_left(&state);
         return Ok(());
     }
@@ -140,12 +141,5 @@ fn clean_up(mountpoint: &Path) -> anyhow::Result<()> {
 fn tell_left(state: &RunState) {
     if let Some(left) = staged::left_behind(state.staging.as_deref(), &state.source, &state.mountpoint) {
         output::say(&left);
-    }
-}
-
-fn ask_to_end(state: &RunState) {
-    if let Some(pid) = i32::try_from(state.pid).ok().and_then(Pid::from_raw) {
-        // An error means that it has ended meanwhile.
-        let _ = rustix::process::kill_process(pid, Signal::TERM);
     }
 }
