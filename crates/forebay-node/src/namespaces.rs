@@ -250,6 +250,9 @@ fn table(made: &BTreeMap<String, PolicyRecord>, hot: Option<&BTreeMap<String, Po
     PolicyTable::new(made.rules().cloned().chain(hot))
 }
 
+/// An origin that is being opened.
+type Opening = JoinHandle<anyhow::Result<Arc<dyn Origin>>>;
+
 /// What a worker shows now.
 struct Shown {
     loaded: Loaded,
@@ -259,7 +262,7 @@ struct Shown {
     opened: BTreeMap<FsPath, (MountRecord, Arc<dyn Origin>)>,
     opener: Open,
     /// Those that hang while they are opened, by path.
-    opening: BTreeMap<FsPath, (MountRecord, JoinHandle<anyhow::Result<Arc<dyn Origin>>>)>,
+    opening: BTreeMap<FsPath, (MountRecord, Opening)>,
     /// Whether one of them cannot be opened.
     misses_any: bool,
 }

@@ -35,8 +35,8 @@ use crate::gauges::Gauges;
 use crate::growing::grow;
 use crate::options::IoThreadOptions;
 use crate::trace::Trace;
-use crate::ucx::crew::Crew;
 use crate::ucx::lone::Parts;
+use crate::ucx::worker_pool::WorkerPool;
 use crate::vanishing;
 
 /// How long an I/O thread that ends waits for operations under way. Their endpoints are closed by force before, so this passes
@@ -70,7 +70,7 @@ pub struct IoThread {
     operations: Operations,
     client_id: NonZeroU64,
     /// What threads drive that wait for answers themselves.
-    crew: Arc<Crew>,
+    workers: Arc<WorkerPool>,
     /// Its signs of life, once it runs.
     heartbeat: Mutex<Option<Asked>>,
 }
@@ -183,7 +183,7 @@ impl IoThread {
         let part = options.registered.min(MAX_PART);
         let registration = Registration::growing(&context, &options.pool, part);
         let (caller_memory, gauges) = (Arc::<CallerMemory>::default(), Arc::<Gauges>::default());
-        let crew = Crew::new(Parts {
+        let workers = WorkerPool::new(Parts {
             context: context.clone(),
             client_id,
             registration: registration.clone(),
@@ -206,7 +206,7 @@ impl IoThread {
             gauges,
             operations: Operations::default(),
             client_id,
-            crew,
+            workers,
             heartbeat: Mutex::new(None),
         };
         io_thread.grow_for(options.registered, &options.given_up)?;
@@ -332,11 +332,11 @@ impl IoThread {
     /// [`ClientOptions::drive`]: crate::ClientOptions::drive
     #[must_use]
     pub fn driven(&self) -> u64 {
-        self.crew.driven()
+        self.workers.driven()
     }
 
-    pub(crate) fn crew(&self) -> &Arc<Crew> {
-        &self.crew
+    pub(crate) fn workers(&self) -> &Arc<WorkerPool> {
+        &self.workers
     }
 
     pub(crate) fn spin(&self) -> &Spin {

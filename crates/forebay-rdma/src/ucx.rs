@@ -3,9 +3,9 @@
 //!
 //! * `exchange`: a request and its answer, whoever receives;
 //! * `lone`: a worker of UCX that one thread has at a time, with a connection to each server that it asked;
-//! * `crew`: those of an I/O thread; `lones`: a link's way to them.
+//! * `worker_pool`: those of an I/O thread; `lones`: a link's way to them.
 
-pub(crate) mod crew;
 pub(crate) mod exchange;
 pub(crate) mod lone;
 pub(crate) mod lones;
+pub(crate) mod worker_pool;

@@ -1,4 +1,4 @@
-//! Calls whose threads wait for their answers themselves, over UCX: a link's way to the [`Crew`] of its I/O thread.
+//! Calls whose threads wait for their answers themselves, over UCX: a link's way to the [`WorkerPool`] of its I/O thread.
 //!
 //! Such a call has a worker of UCX to itself ([`crate::ucx::lone`]), so no other call waits for what this thread does, and it for no
 //! other. When its answer is late, it is handed over to the I/O thread, with the worker, which another thread may have again when the
@@ -20,8 +20,8 @@ use tokio_util::task::TaskTracker;
 use crate::client_link::{Call, Command};
 use crate::io_thread::{Core, IoThread};
 use crate::options::ClientOptions;
-use crate::ucx::crew::Crew;
 use crate::ucx::lone::{Answer, Came, Linked, Lone};
+use crate::ucx::worker_pool::WorkerPool;
 use crate::verbs::Asked;
 
 /// The longest body of a request that is sent so: one that fits a message's header.
@@ -36,7 +36,7 @@ pub(crate) struct UcxLones {
     number: u64,
     address: Arc<str>,
     options: ClientOptions,
-    crew: Arc<Crew>,
+    workers: Arc<WorkerPool>,
     waits: Waits,
     connecting: Mutex<Connecting>,
     /// What is to end before the link has: threads, tasks.
@@ -54,12 +54,12 @@ struct Connecting {
 impl UcxLones {
     /// None yet.
     pub(crate) fn new(thread: &IoThread, address: &Arc<str>, options: &ClientOptions) -> Arc<Self> {
-        let crew = Arc::clone(thread.crew());
+        let workers = Arc::clone(thread.workers());
         Arc::new(Self {
-            number: crew.number_link(),
+            number: workers.number_link(),
             address: Arc::clone(address),
             options: options.clone(),
-            crew,
+            workers,
             waits: Waits::new(options.drive.spin),
             connecting: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -76,7 +76,7 @@ impl UcxLones {
         call: Call,
         answered: &mut oneshot::Receiver<Answer>,
     ) -> Asked {
-        if request.body_len() > SMALL_BODY || !self.crew.is_possible() {
+        if request.body_len() > SMALL_BODY || !self.workers.is_possible() {
             return Asked::Not { call, may_wait: true };
         }
         let Some(turn) = driving::begin(&self.options.drive, request.deadline) else {
@@ -93,7 +93,7 @@ impl UcxLones {
             Came::Answered(result) => {
                 turn.answered();
                 restraint.prompt();
-                self.crew.count_driven();
+                self.workers.count_driven();
                 self.put_back(thread, lone);
                 Asked::Ended(result)
             }
@@ -112,7 +112,7 @@ impl UcxLones {
 
     /// A worker that nobody has, and that is connected. Otherwise one is made, or connected, if it is time for that.
     fn take(self: &Arc<Self>, thread: &IoThread) -> Option<Lone> {
-        if let Some(lone) = self.crew.take_for(self.number) {
+        if let Some(lone) = self.workers.take_for(self.number) {
             return Some(lone);
         }
         let mut connecting = self.connecting.lock();
@@ -120,7 +120,7 @@ impl UcxLones {
         if rests || connecting.is_under_way {
             return None;
         }
-        let lone = match self.crew.take() {
+        let lone = match self.workers.take() {
             Berth::Take(lone) => Some(lone),
             Berth::Make => None,
             Berth::Wait => return None,
@@ -132,10 +132,10 @@ impl UcxLones {
     }
 
     fn put_back(&self, thread: &IoThread, lone: Lone) {
-        if let Some(untidy) = self.crew.rest(lone) {
-            let crew = Arc::clone(&self.crew);
+        if let Some(untidy) = self.workers.rest(lone) {
+            let workers = Arc::clone(&self.workers);
             // If that thread has ended, it is ended here.
-            thread.run(move |_| drop(tokio::task::spawn_local(crew.tidy(untidy))));
+            thread.run(move |_| drop(tokio::task::spawn_local(workers.tidy(untidy))));
         }
     }
 
@@ -161,14 +161,14 @@ impl UcxLones {
             }));
         });
         if !has_begun {
-            if is_new { self.crew.failed() } else { self.crew.lost() }
+            if is_new { self.workers.failed() } else { self.workers.lost() }
         }
     }
 
     async fn make_one(&self, stop: &CancellationToken) -> Result<(), LinkError> {
-        let crew = Arc::clone(&self.crew);
+        let workers = Arc::clone(&self.workers);
         // Not on the I/O thread, which it would hold up.
-        let made = tokio::task::spawn_blocking(move || crew.make()).await;
+        let made = tokio::task::spawn_blocking(move || workers.make()).await;
         // It ends by panic only, or with the runtime.
         let made = made.unwrap_or(Err(forebay_ucx::Error::Closed));
         let failed = |error: &forebay_ucx::Error| LinkError::Connect {
@@ -176,19 +176,19 @@ impl UcxLones {
             reason: error.to_string(),
         };
         let outcome = made.as_ref().map(|_| ()).map_err(failed);
-        self.crew.made(made, stop);
+        self.workers.made(made, stop);
         outcome
     }
 
     async fn connect(&self, mut lone: Lone) -> Result<(), LinkError> {
         let (number, peer, options, stop) = (self.number, &self.address, &self.options, &self.stop);
-        let link = Linked { number, peer, options, stop, client_id: self.crew.client_id() };
+        let link = Linked { number, peer, options, stop, client_id: self.workers.client_id() };
         let connected = tokio::select! {
             () = stop.cancelled() => Ok(()),
             connected = lone.connect(&link) => connected,
         };
         // What was begun in vain is ended there, as is what the link has no use for any more.
-        Arc::clone(&self.crew).tidy(lone).await;
+        Arc::clone(&self.workers).tidy(lone).await;
         connected
     }
 
@@ -212,7 +212,7 @@ impl UcxLones {
         if let Some(why) = self.outcome(core, &mut lone, &mut commands).await {
             lone.give_up(self.number, &why);
         }
-        Arc::clone(&self.crew).tidy(lone).await;
+        Arc::clone(&self.workers).tidy(lone).await;
     }
 
     /// Returns when the call has ended, or is to be given up: why, then.
@@ -256,12 +256,12 @@ impl UcxLones {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        for lone in self.crew.take_all(self.number) {
-            let crew = Arc::clone(&self.crew);
+        for lone in self.workers.take_all(self.number) {
+            let workers = Arc::clone(&self.workers);
             let (ended, is_ended) = oneshot::channel();
             thread.run(move |_| {
                 drop(tokio::task::spawn_local(async move {
-                    crew.tidy(lone).await;
+                    workers.tidy(lone).await;
                     // Who closes it may have left.
                     let _ = ended.send(());
                 }));

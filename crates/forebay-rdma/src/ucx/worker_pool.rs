@@ -17,7 +17,7 @@ use crate::ucx::lone::{Lone, Parts};
 const TIDY_WITHIN: Duration = Duration::from_secs(10);
 
 /// See above.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     parts: Parts,
     berths: Mutex<Berths<Lone>>,
     /// Links so far.
@@ -26,7 +26,7 @@ pub(crate) struct Crew {
     driven: AtomicU64,
 }
 
-impl Crew {
+impl WorkerPool {
     /// None yet.
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         Arc::new(Self { parts, berths: Mutex::new(Berths::new()), links: AtomicU64::new(0), driven: AtomicU64::new(0) })
@@ -112,7 +112,7 @@ impl Crew {
         }
     }
 
-    /// Puts one with those that nobody has; it is given back if it has something to end first ([`Crew::tidy`]).
+    /// Puts one with those that nobody has; it is given back if it has something to end first ([`WorkerPool::tidy`]).
     pub(crate) fn rest(&self, lone: Lone) -> Option<Lone> {
         let mut berths = self.berths.lock();
         // With the lock: whoever closes a link has it find those that rest, or has them told here.
@@ -140,7 +140,7 @@ impl Crew {
         }
     }
 
-    /// Those that nobody has and that have a connection for this link, which was closed; to be [`Crew::tidy`]ed.
+    /// Those that nobody has and that have a connection for this link, which was closed; to be [`WorkerPool::tidy`]ed.
     pub(crate) fn take_all(&self, link: u64) -> Vec<Lone> {
         let mut berths = self.berths.lock();
         std::iter::from_fn(|| berths.take_if(|lone| lone.serves(link))).collect()
@@ -153,12 +153,12 @@ fn end(lone: Lone) {
 }
 
 /// Who looks for those that nobody uses. With it, or with its thread, all of them end.
-struct Keeper(Option<Arc<Crew>>);
+struct Keeper(Option<Arc<WorkerPool>>);
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(crew) = self.0.take() {
-            let left = crew.berths.lock().close();
+        if let Some(workers) = self.0.take() {
+            let left = workers.berths.lock().close();
             drop(left);
         }
     }
