@@ -176,9 +176,11 @@ impl ApiClient {
         Ok(list.jobs)
     }
 
-    /// The job of this kind for this path that was submitted last, whether it has ended or not.
-    pub async fn latest_job(&self, path: &FsPath, kind: JobKind) -> Result<Option<JobReport>, ApiError> {
-        Ok(self.jobs(Some(path), Some(kind)).await?.into_iter().next())
+    /// The job of the kind of `spec`, for its path or its index file, that was submitted last, whether it has ended or not.
+    pub async fn latest_job(&self, spec: &JobSpec) -> Result<Option<JobReport>, ApiError> {
+        let jobs = self.jobs(Some(spec.path()), Some(spec.kind())).await?;
+        // A path may be loaded as the file that it is, too.
+        Ok(jobs.into_iter().find(|job| job.spec.index_file() == spec.index_file()))
     }
 
     /// How far a job is.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_cluster::grants::Role;
 use forebay_cluster::records::members::{WORKERS, WorkerRecord};
 use forebay_coordinator::api::{Mount, MountAcl, Policy};
-use forebay_coordinator::jobs::{JobKind, JobSpec, JobState, LoadSpec};
+use forebay_coordinator::jobs::{FreeSpec, JobKind, JobSpec, JobState, LoadSpec};
 use forebay_coordinator::{ApiClient, Coordinator, CoordinatorOptions, Window};
 use forebay_state::{StateStore, Transaction};
 use serde_json::Value;
@@ -28,10 +28,25 @@ async fn a_job_is_submitted_watched_listed_and_found_again() {
     assert_eq!((job.state, job.progress.audited.files, job.exit_code), (JobState::Succeeded, 20, 0));
     let found = client.jobs(Some(&path("/s3")), Some(JobKind::Load)).await.unwrap();
     assert_eq!(found[0].id, job.id);
-    assert!(client.latest_job(&path("/s3"), JobKind::Free).await.unwrap().is_none());
+    assert!(client.latest_job(&JobSpec::Free(FreeSpec::new(path("/s3")))).await.unwrap().is_none());
     assert!(client.job("none").await.unwrap_err().is_not_found());
     let gone = client.submit(&JobSpec::Load(LoadSpec::new(path("/gone")))).await.unwrap();
     assert_eq!(end(&client, &gone.job.id).await.failures.causes[0].kind, "NOT_FOUND");
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn a_job_of_an_index_file_is_not_that_of_the_file_itself() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    leads(&coordinator).await;
+    let of = |index_file| JobSpec::Load(LoadSpec { index_file, ..LoadSpec::new(path("/s3/f01")) });
+    let of_file = client.submit(&of(false)).await.unwrap().job;
+    let of_index = client.submit(&of(true)).await.unwrap().job;
+    for (index_file, job) in [(false, of_file), (true, of_index)] {
+        let found = client.latest_job(&of(index_file)).await.unwrap().expect("it is listed");
+        assert_eq!(found.id, job.id, "{index_file}");
+    }
     coordinator.close().await;
 }
 

@@ -277,7 +277,7 @@ impl Dispatcher {
             let look = look.look(self.shared.files.client().clone(), staging.clone());
             let ended = self.shared.ended.clone();
             let task = async move { ended.run_until_cancelled(look).await };
-            self.shared.tasks.spawn_on(task, &self.shared.runtime);
+            self.shared.aside.spawn_on(task, &self.shared.runtime);
         }
         let (shared, reply) = (self.shared(), request.keep());
         let work = async move {

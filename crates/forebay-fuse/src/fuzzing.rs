@@ -61,9 +61,11 @@ impl Serving {
         let outcome = session.join().map_err(panicked)?;
         shared.ended.cancel();
         shared.tasks.close();
+        shared.aside.close();
         stale.end();
         shared.runtime.block_on(async {
             shared.tasks.wait().await;
+            shared.aside.wait().await;
             shared.files.close_staging().await;
         });
         teller.join().map_err(panicked)?;

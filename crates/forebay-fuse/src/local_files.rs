@@ -70,7 +70,7 @@ impl LocalFiles {
                 request.give_up("it was withdrawn");
             }
         };
-        self.shared.tasks.spawn_on(task, &self.shared.runtime);
+        self.shared.aside.spawn_on(task, &self.shared.runtime);
         number
     }
 

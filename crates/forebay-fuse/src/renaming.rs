@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_locks::Mutex;
+use forebay_staging::{Draft, Held};
 use forebay_types::{Attr, Failure, FailureKind, FileId, FileVersion, FsPath};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tracing::{info, warn};
@@ -165,9 +166,9 @@ impl FileSystem {
     async fn move_created(&self, from: &FsPath, to: &FsPath, asked: Instant) -> Result<(), Failure> {
         for (path, inode) in self.inodes.local_below(from) {
             let Some(draft) = inode.draft().filter(|draft| draft.is_new()) else { continue };
-            let _held = draft.hold().await;
-            // One that was uploaded meanwhile is under the old name, and stays there.
-            if draft.is_new() {
+            let _held = hold_whole(&draft).await?;
+            // One that was uploaded meanwhile is under the old name, and stays there. One that was removed has none.
+            if draft.is_new() && !inode.is_removed() {
                 self.inode_moved(&inode, &path, &within(&path, from, to)?, None, asked);
             }
         }
@@ -257,8 +258,12 @@ impl FileSystem {
             }
         };
         for (inode, path, target, (attr, made)) in moved.into_inner() {
-            // One that was written since stays where it was written to.
-            if stands_for(&inode, &attr) {
+            let begun = inode.draft().filter(|draft| !drafts.iter().any(|held| Arc::ptr_eq(held, draft)));
+            let _held = match &begun {
+                Some(draft) => Some(hold_whole(draft).await?),
+                None => None,
+            };
+            if goes_along(&inode, &attr) {
                 self.inode_moved(&inode, &path, &target, Some(made), asked);
             }
         }
@@ -378,6 +383,23 @@ fn stands_for(inode: &Inode, attr: &Attr) -> bool {
     }
 }
 
+/// Whether an inode goes along with its directory, of which the origin had `attr` when that was copied. One that was written since
+/// stays where it was written to. One that was removed or superseded since has no name, and must get none: what is written to it
+/// is never uploaded.
+fn goes_along(inode: &Inode, attr: &Attr) -> bool {
+    !inode.is_removed() && stands_for(inode, attr)
+}
+
+/// Holds what was opened for writing while its directory was copied. Another name gives its upload up: a file with bytes that only
+/// the upload has is put together under the old name, and stays there.
+async fn hold_whole(draft: &Draft) -> Result<Held, Failure> {
+    let held = draft.hold().await;
+    if draft.rests_on_its_upload() {
+        held.sync().await?;
+    }
+    Ok(held)
+}
+
 /// Whether `made` is in the directory that `source` is `below`, or in one in it.
 fn is_beside(made: &FileVersion, source: &FileVersion, below: &[u8]) -> bool {
     let directory = source.path.strip_suffix(below);
@@ -395,8 +417,26 @@ fn within(path: &FsPath, from: &FsPath, to: &FsPath) -> Result<FsPath, Failure> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use forebay_types::VersionTag;
+
+    #[test]
+    fn what_lost_its_name_while_its_directory_was_copied_gets_no_other() {
+        let version = |nanos| FileVersion {
+            origin: "s3://b".into(),
+            path: b"d/f".as_slice().into(),
+            size: 1,
+            tag: VersionTag::Modified { nanos, inode: 1 },
+        };
+        let (copied, other) = (Attr::file(version(1)), Attr::file(version(2)));
+        let known = Known::new(copied.clone(), Instant::now(), Duration::ZERO);
+        let inode = Inode::new(20, FsPath::new("/b/d/f").unwrap(), known);
+        assert!(goes_along(&inode, &copied) && !goes_along(&inode, &other));
+        inode.remove();
+        assert!(!goes_along(&inode, &copied));
+    }
 
     #[test]
     fn a_copy_within_the_directory_that_it_is_made_of_is_known_whatever_the_mounts_are_called() {

@@ -68,6 +68,8 @@ pub(crate) struct MountShared {
     pub(crate) rooms: Arc<Rooms>,
     /// Requests that wait.
     pub(crate) tasks: TaskTracker,
+    /// What no program waits for. It may take hours, and holds up no hand-over.
+    pub(crate) aside: TaskTracker,
     /// Which of them may be ended early.
     pub(crate) interrupts: Interrupts,
     /// Cancelled when no program waits for answers any more.
@@ -140,6 +142,7 @@ impl MountShared {
             virtual_files,
             rooms: Rooms::new(),
             tasks: TaskTracker::new(),
+            aside: TaskTracker::new(),
             interrupts: Interrupts::new(options.interrupts),
             ended: CancellationToken::new(),
             runtime,

@@ -31,10 +31,12 @@ pub(crate) fn supervise(
     shared.ended.cancel();
     shared.kept().into_iter().for_each(Keeping::forget);
     shared.tasks.close();
+    shared.aside.close();
     stale.end();
     // Cancelled tasks end at their next step, and those of a runtime that shuts down are dropped.
     shared.runtime.block_on(async {
         shared.tasks.wait().await;
+        shared.aside.wait().await;
         shared.files.close_staging().await;
     });
     match finish {

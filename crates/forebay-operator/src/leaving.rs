@@ -139,7 +139,8 @@ impl Leaving {
         self.asked = asked;
     }
 
-    /// What is to be done, in this order. If one step fails, those behind it are not to be done.
+    /// What is to be done, in this order. If one step fails, those behind it are not to be done. Labels come first, which take no
+    /// coordinator: a pod whose time is over is not held for a worker that cannot be asked.
     pub fn steps(&mut self, seen: &Seen, now: Instant) -> Vec<Step> {
         let cordoned: BTreeSet<&str> = seen.on_cordoned_nodes().map(|pod| &*pod.uid).collect();
         self.since.retain(|uid, _| cordoned.contains(&**uid));
@@ -166,9 +167,9 @@ impl Leaving {
         let stay: Vec<String> = staying.map(|(worker, _)| worker.clone()).collect();
         let mut left = asked.clone();
         left.retain(|worker, _| !stay.contains(worker));
-        let mut steps = Vec::new();
+        let mut steps = labels;
         steps.extend((asked != self.asked).then(|| Step::Remember(asked.clone())));
-        steps.extend(leave.into_iter().chain(labels).chain(stay.into_iter().map(Step::Undrain)));
+        steps.extend(leave.into_iter().chain(stay.into_iter().map(Step::Undrain)));
         steps.extend((left != asked).then_some(Step::Remember(left)));
         steps
     }

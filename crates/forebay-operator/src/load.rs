@@ -73,6 +73,16 @@ pub fn step(spec: &LoadSpec, status: Option<&LoadStatus>, now: SystemTime) -> St
     }
 }
 
+/// Whether another object has this job, and wants it still. `others`: what they say, and what was last known of each.
+#[must_use]
+pub fn is_followed<'a>(
+    job: &str,
+    mut others: impl Iterator<Item = (&'a LoadSpec, Option<&'a LoadStatus>)>,
+    now: SystemTime,
+) -> bool {
+    others.any(|(spec, status)| matches!(step(spec, status, now), Step::Follow { job: theirs, .. } if theirs == job))
+}
+
 /// The job that is to be stopped with an object that goes, if any. `others`: the jobs of other objects.
 #[must_use]
 pub fn forget<'a>(status: Option<&LoadStatus>, mut others: impl Iterator<Item = &'a str>) -> Option<String> {

@@ -64,6 +64,12 @@ impl Draft {
         state.base.as_ref().is_some_and(|base| base.version().id() == version.id())
     }
 
+    /// Whether it has bytes that only its upload has, which goes with its name: after a sync it has none.
+    #[must_use]
+    pub fn rests_on_its_upload(&self) -> bool {
+        self.inner.state.lock().content.gone() > 0
+    }
+
     /// Where it belongs.
     #[must_use]
     pub fn path(&self) -> FsPath {

@@ -143,4 +143,10 @@ impl StateError {
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::TimedOut { .. })
     }
+
+    /// Whether the same never succeeds, whatever becomes of the store: what was to be written is nothing that can be.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::InvalidKey { .. } | Self::ValueTooLarge { .. } | Self::InvalidTransaction { .. })
+    }
 }

@@ -212,6 +212,24 @@ async fn a_worker_that_flaps_owns_nothing_for_a_while() {
 }
 
 #[tokio::test]
+async fn a_worker_whose_record_cannot_be_read_any_more_is_left_out_at_once() {
+    let scene = Scene::new().await;
+    let put = async |name: &str, value: Vec<u8>| {
+        let key = WorkerRecord::key(&encode_segment("g 1"), &encode_segment(name));
+        scene.store.commit(Transaction::new().put(key, value)).await.unwrap();
+    };
+    for name in ["w/1", "w/2"] {
+        let record = WorkerRecord { name: name.into(), group: "g 1".into(), weight: 1.0, ..WorkerRecord::default() };
+        put(name, record.encode()).await;
+    }
+    scene.until("both", |topology, _| owners(topology) == ["w/1", "w/2"]).await;
+    // As a release to come may write it.
+    put("w/1", b"{\"name\":\"w/1\",\"state\":\"resting\"}".to_vec()).await;
+    scene.until("the other", |topology, records| owners(topology) == ["w/2"] && records.len() == 1).await;
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn records_of_any_kind_are_kept_current_and_bad_ones_left_out() {
     let scene = Scene::new().await;
     let decode = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string());

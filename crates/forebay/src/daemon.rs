@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -73,12 +73,18 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
             Err(anyhow::Error::new(user_error))
         }
         Heard::End => {
-            let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+            // It says nothing any more, which is its end but for a moment.
+            let status = match process::wait_for_end(child.id(), END_WITHIN) {
+                true => child.wait(),
+                false => end(&mut child),
+            };
+            let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             let what = format!("the process in the background ended ({status}){}", tail_of(log.as_ref()));
             Err(Fault::new(Exit::Failed, what, format!("see the log, {}", name_of(log.as_ref()))).into())
         }
         Heard::Nothing => {
-            end(&mut child);
+            // How it ends says nothing that the deadline does not.
+            let _ = end(&mut child);
             let what = format!("the mount was not ready within {} s{}", within.as_secs(), tail_of(log.as_ref()));
             let next = format!("see the log, {}; `--foreground` shows what it waits for", name_of(log.as_ref()));
             Err(Fault::new(Exit::Unavailable, what, next).into())
@@ -97,9 +103,9 @@ fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child, within: Duratio
     let (tell, told) = mpsc::channel();
     // Reading has no deadline, a channel has. The thread ends with the child's end of the pipe.
     std::thread::spawn(move || {
-        let mut line = String::new();
-        let read = BufReader::new(stdout).read_line(&mut line);
-        let _ = tell.send(read.ok().and_then(|_| serde_json::from_str(&line).ok()));
+        // A library may print something of its own before.
+        let mut lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
+        let _ = tell.send(lines.find_map(|line| serde_json::from_slice(&line).ok()));
     });
     match told.recv_timeout(within) {
         Ok(Some(word)) => Heard::Word(word),
@@ -108,15 +114,15 @@ fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child, within: Duratio
     }
 }
 
-/// Ends a child that did not become ready: it may unmount first, but not for ever.
-fn end(child: &mut Child) {
+/// Ends a child that did not become ready: it may unmount first, but not for ever. How it ended.
+fn end(child: &mut Child) -> std::io::Result<ExitStatus> {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
     if !process::wait_for_end(child.id(), END_WITHIN) {
         let _ = child.kill();
     }
-    let _ = child.wait();
+    child.wait()
 }
 
 /// The file that a child logs to.
@@ -195,4 +201,20 @@ fn say<T: Serialize>(word: &Word<T>) {
     // A parent that was interrupted does not listen, and the mount is there all the same.
     let mut stdout = std::io::stdout();
     let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_library_prints_is_not_the_word_that_is_waited_for() {
+        let script = "echo 'a warning of a library'; echo '{\"Ready\":7}'; exec sleep 600";
+        let mut command = Command::new("sh");
+        let mut child = command.arg("-c").arg(script).stdout(Stdio::piped()).spawn().unwrap();
+        let heard = hear::<u32>(&mut child, READY_WITHIN);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(heard, Heard::Word(Word::Ready(7))));
+    }
 }

@@ -4,6 +4,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod away;
 mod cli;
 mod commands;
 mod config_args;

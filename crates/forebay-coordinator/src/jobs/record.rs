@@ -51,6 +51,20 @@ impl Ledger {
         }
     }
 
+    /// Counts alone: no file and no mount is named any more, and no text is there but one for each cause.
+    fn forget_names(&mut self) {
+        self.missing_paths.clear();
+        self.failed.clear();
+        for cause in &mut self.failures.causes {
+            cause.first_paths.clear();
+            cause.variants.clear();
+        }
+        if let Some(delivery) = &mut self.delivery {
+            delivery.gone.clear();
+            delivery.missing.clear();
+        }
+    }
+
     pub(super) fn next_pass(&mut self) {
         self.counts.next_pass();
         self.missing_paths.clear();
@@ -121,6 +135,15 @@ impl JobRecord {
         }
     }
 
+    /// That of a job which has ended, as small as it can be: what it did, and not to which files.
+    #[must_use]
+    pub(crate) fn in_brief(mut self) -> Self {
+        // Nobody goes on from there.
+        self.cursor = Cursor::default();
+        self.ledger.forget_names();
+        self
+    }
+
     /// As it is stored.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -156,5 +179,18 @@ mod tests {
         let bytes = record.encode();
         assert!(bytes.len() < 64 << 10, "{}", bytes.len());
         assert_eq!(JobRecord::decode(&bytes).unwrap(), record);
+    }
+
+    #[test]
+    fn in_brief_a_record_has_its_counts_however_many_mounts_are_gone() {
+        let mut record = JobRecord::new("load-1".into(), JobSpec::Load(LoadSpec::new(FsPath::root())), 7);
+        record.ledger.fail(&FsPath::root(), &Failure::new(FailureKind::Internal, "x"));
+        let gone = (0..20_000).map(|number| format!("{number}:{}", "m".repeat(60))).collect();
+        record.ledger.delivery = Some(Delivery { mounts: 20_000, gone, ..Delivery::default() });
+        assert!(record.encode().len() > 1 << 20);
+        let brief = record.in_brief();
+        assert!(brief.encode().len() < 4 << 10);
+        assert_eq!((brief.ledger.failures.count, brief.ledger.failures.causes.len()), (1, 1));
+        assert_eq!(brief.ledger.delivery.map(|delivery| delivery.mounts), Some(20_000));
     }
 }

@@ -1,6 +1,7 @@
 //! One job from its turn to its end.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_types::{Failure, FailureKind};
@@ -20,7 +21,7 @@ const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Waits for the turn, runs the job, and writes down how it ended.
 pub(super) async fn run(shared: Arc<RunnerShared>, entry: Arc<Entry>) {
-    let _turn = tokio::select! {
+    let turn = tokio::select! {
         turn = shared.turns.acquire() => turn.ok(),
         () = entry.stop.notified() => None,
         () = shared.ended.cancelled() => return,
@@ -38,6 +39,8 @@ pub(super) async fn run(shared: Arc<RunnerShared>, entry: Arc<Entry>) {
         () = shared.ended.cancelled() => false,
     };
     if is_ended {
+        // The state store may be away for long: others can run meanwhile.
+        drop(turn);
         write_end(&shared, &entry).await;
     }
 }
@@ -85,11 +88,23 @@ async fn work(shared: &RunnerShared, entry: &Entry) {
     while writing.next().await.is_some() {}
 }
 
+/// Writes down how a job ended: until it is, or another coordinator leads, or the state store says that it can never be.
 async fn write_end(shared: &RunnerShared, entry: &Entry) {
+    let mut in_brief = false;
     loop {
-        match shared.write(entry).await {
+        let written = if in_brief { shared.write_in_brief(entry).await } else { shared.write(entry).await };
+        match written {
             Ok(()) => break,
             Err(RunnerError::Deposed) => return,
+            Err(RunnerError::State(error)) if error.is_lasting() && !in_brief => {
+                tracing::warn!(job = entry.id, %error, "the end of a job is written down without the files that it names");
+                in_brief = true;
+                continue;
+            }
+            Err(RunnerError::State(error)) if error.is_lasting() => {
+                tracing::error!(job = entry.id, %error, "the end of a job cannot be written down: the next leader runs it again");
+                break;
+            }
             Err(error) => tracing::warn!(job = entry.id, %error, "the end of a job is not written down yet"),
         }
         tokio::select! {
@@ -97,6 +112,7 @@ async fn write_end(shared: &RunnerShared, entry: &Entry) {
             () = shared.ended.cancelled() => return,
         }
     }
+    entry.is_settled.store(true, Ordering::Release);
     let report = entry.report();
     tracing::info!(job = entry.id, state = report.state.as_str(), failures = report.failures.count, "a job ended");
     shared.forget_old().await;

@@ -1,5 +1,7 @@
 //! A job as its runner lists it, with what the tasks that write it down, run it and stop it tell each other.
 
+use std::sync::atomic::AtomicBool;
+
 use forebay_locks::Mutex;
 use forebay_state::{Revision, StateError};
 use tokio::sync::{Notify, watch};
@@ -18,6 +20,8 @@ pub(super) struct Entry {
     /// Writes go one after the other, so that the last one is of the last state. At which revision the job was written last, as far as
     /// the state store has said.
     pub(super) writing: tokio::sync::Mutex<Option<Revision>>,
+    /// Its end is written down, or cannot be: nothing of it is left to be done.
+    pub(super) is_settled: AtomicBool,
 }
 
 /// Whether a job is in the state store.
@@ -38,6 +42,7 @@ pub(super) enum Taken {
 impl Entry {
     pub(super) fn new(record: JobRecord, limits: Limits, taken: Taken) -> Self {
         Self {
+            is_settled: AtomicBool::new(record.state.is_final()),
             id: record.id.clone(),
             spec: record.spec.clone(),
             job: Mutex::new(Job::new(record, limits, now())),

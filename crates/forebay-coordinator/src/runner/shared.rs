@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_locks::Mutex;
 use forebay_state::Revision;
@@ -68,6 +69,13 @@ impl RunnerShared {
         self.save(&record, &mut known).await
     }
 
+    /// The same without all that a job can do without once it has ended, for a record that is too large.
+    pub(super) async fn write_in_brief(&self, entry: &Entry) -> Result<(), RunnerError> {
+        let mut known = entry.writing.lock().await;
+        let record = entry.job.lock().record(wall_clock()).in_brief();
+        self.save(&record, &mut known).await
+    }
+
     async fn save(&self, record: &JobRecord, known: &mut Option<Revision>) -> Result<(), RunnerError> {
         if self.ended.is_cancelled() {
             return Err(RunnerError::Deposed);
@@ -80,12 +88,12 @@ impl RunnerShared {
         Err(RunnerError::Deposed)
     }
 
-    /// Drops what ended long ago, and the oldest of too many.
+    /// Drops what ended long ago, and the oldest of too many. One whose end is still to be written would come back with that.
     pub(super) async fn forget_old(&self) {
         let entries: Vec<_> = self.entries.lock().values().cloned().collect();
         let mut ended: Vec<_> = entries
             .iter()
-            .filter(|entry| entry.is_ended())
+            .filter(|entry| entry.is_settled.load(Ordering::Acquire))
             .map(|entry| {
                 let report = entry.report();
                 (report.finished_ms.unwrap_or(report.created_ms), entry.id.clone())

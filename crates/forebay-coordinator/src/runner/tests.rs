@@ -1,11 +1,12 @@
 //! Runners over a real state store and a cache that misbehaves on demand.
 
 mod clients;
+mod ends;
 
 use std::time::Duration;
 
 use forebay_state::{
-    Committed, Entry as StoredEntry, FileOptions, FileStore, Lease, Snapshot, StateError, Transaction, Watch,
+    Committed, Entry as StoredEntry, FileOptions, FileStore, Lease, Snapshot, StateError, Transaction, Watch, Write,
 };
 use forebay_types::FailureKind;
 use tokio::sync::watch;
@@ -35,6 +36,10 @@ enum Mood {
     SlowOnce,
     /// Of the next one the caller is told that the store is not reached, and it is carried out when the mood is said again.
     LateOnce,
+    /// Those are refused that say of a job that it has succeeded.
+    Endless,
+    /// Those are too large that name files of the directory `/s3/d1`.
+    Narrow,
 }
 
 /// A state store that misbehaves on demand.
@@ -73,11 +78,16 @@ impl StateStore for Fickle {
         let mut mood = self.mood.subscribe();
         let first = *mood.borrow_and_update();
         let store = Arc::clone(&self.store);
+        let says = |text: &str| transaction.writes.iter().any(|write| puts(write, text));
+        let is_refused = first == Mood::Strict || (first == Mood::Endless && says("\"state\":\"SUCCEEDED\""));
         match first {
             Mood::Away => return Err(self.away()),
-            Mood::Strict => {
+            _ if is_refused => {
                 let (operation, reason, remedy) = ("commit".into(), "told to refuse".into(), "be kind".into());
                 return Err(StateError::Refused { store: self.describe(), operation, reason, remedy });
+            }
+            Mood::Narrow if says("/s3/d1/f") => {
+                return Err(StateError::ValueTooLarge { key: "jobs/".into(), size: 2, limit: 1 });
             }
             Mood::SlowOnce | Mood::LateOnce => {
                 self.is(Mood::Well);
@@ -115,6 +125,10 @@ impl StateStore for Fickle {
     async fn close(&self) {
         self.store.close().await;
     }
+}
+
+fn puts(write: &Write, text: &str) -> bool {
+    matches!(write, Write::Put { value, .. } if String::from_utf8_lossy(value).contains(text))
 }
 
 struct Cluster {

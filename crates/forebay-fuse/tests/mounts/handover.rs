@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use forebay_fuse::{FuseIo, HandOver, MountError, MountOptions, Successor};
 use forebay_handover::{Given, Refusal, decode, encode};
+use forebay_materialise::Why;
+use forebay_types::FsPath;
 
 use crate::bucket::{BLOCK_SIZE, Bucket, pattern};
 use crate::child::Actor;
@@ -250,6 +252,23 @@ fn a_mapping_and_handles_that_pass_through_stay_what_they_are() {
         drop(mounted.open("file"));
         count(&mounted, "/local/handles/passed") > 0
     });
+}
+
+#[test]
+fn files_that_are_being_materialised_hold_up_no_hand_over() {
+    on_the_device!();
+    let (mut mounted, options) = mounted_eagerly();
+    if let Some(why) = why_off(&mounted) {
+        return skipped(&format!("files are not passed through here: {why}"));
+    }
+    mounted.bucket.withhold.store(true, Ordering::Relaxed);
+    let local = mounted.mount.local_files().unwrap();
+    let request = local.add(FsPath::root(), Why::Command);
+    wait_until("the file is asked for", || local.progress(request).unwrap().files == 1);
+    replace(&mut mounted, &options);
+    assert_eq!(local.progress(request).unwrap().ready, 0);
+    mounted.bucket.withhold.store(false, Ordering::Relaxed);
+    assert!(fs::read(mounted.path("file")).unwrap() == pattern(PASSED_SIZE, 1));
 }
 
 #[test]

@@ -113,6 +113,19 @@ fn a_pod_is_not_held_for_ever() {
 }
 
 #[test]
+fn a_worker_that_cannot_be_asked_holds_up_no_pod_whose_time_is_over() {
+    let (mut leaving, now) = (Leaving::new(asked(&[("w1", "n1")]), WITHIN), Instant::now());
+    let nodes = [("n1", true), ("n2", true)];
+    let members = [("w1", Member::Leaving), ("w2", Member::Stays)];
+    let both = seen(&[pod("w1", "n1"), pod("w2", "n2")], &nodes, &members);
+    let ask = [Step::Remember(asked(&[("w1", "n1"), ("w2", "n2")])), Step::Drain(pod("w2", "n2"))];
+    assert_eq!(leaving.steps(&both, now), ask);
+    let late = leaving.steps(&both, now + WITHIN);
+    assert_eq!(late[..2], [release(false), Step::Release { pod: pod("w2", "n2"), in_time: false }]);
+    assert_eq!(late[2..], ask, "it is asked all the same");
+}
+
+#[test]
 fn what_is_done_again_and_again_is_told_once_a_cordon() {
     let (mut leaving, now) = (Leaving::new(asked(&[("w1", "n1")]), WITHIN), Instant::now());
     let drained = seen(&[pod("w1", "n1")], &[("n1", true)], &[("w1", Member::Drained)]);

@@ -113,6 +113,20 @@ fn another_content_is_another_job_and_stops_the_one_that_runs() {
 }
 
 #[test]
+fn a_job_that_another_object_wants_is_not_stopped_for_one_that_changed() {
+    let (same, changed) = (load(|_| ()), load(|spec| spec.replicas = Some(2)));
+    let running = followed(&wanted(&same), &report(&wanted(&same), "RUNNING", |_| ()), &scribe(&[], 0));
+    let wants =
+        |spec: &LoadSpec, status: Option<&LoadStatus>| is_followed("load-1", [(spec, status)].into_iter(), at(0));
+    assert!(wants(&same, Some(&running)));
+    assert!(!wants(&changed, Some(&running)), "that one has changed, too");
+    assert!(!wants(&same, None));
+    let another = LoadStatus { job: Some("load-2".into()), ..running };
+    assert!(!wants(&same, Some(&another)));
+    assert!(!is_followed("load-1", [].into_iter(), at(0)));
+}
+
+#[test]
 fn the_hash_is_of_what_is_set_and_of_nothing_else() {
     let hash = |change: fn(&mut LoadSpec)| content_hash(&wanted(&load(change)));
     let plain = hash(|_| ());

@@ -38,7 +38,10 @@ impl Kind for Loads {
             Step::Refuse(verdict) => return Ok(Applied::Status(Self::status(at.object, verdict, at.now), MAX_PAUSE)),
             Step::Submit(spec) => submit(at, &spec).await?,
             Step::Replace { job, spec } => {
-                stop(at.coordinator, &job).await?;
+                let others = at.others.iter().map(|other| (&other.spec, other.status.as_ref()));
+                if !load::is_followed(&job, others, at.now) {
+                    stop(at.coordinator, &job).await?;
+                }
                 submit(at, &spec).await?
             }
             Step::Follow { job, spec } => match at.coordinator.job(&job).await {

@@ -65,6 +65,26 @@ async fn a_part_that_was_let_go_of_may_be_written_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_only_an_upload_has_are_known_and_after_a_sync_the_file_can_have_another_name() {
+    let rig = Rig::new();
+    let staging = rig.open_with(small(&rig, 4), &STEPS);
+    let draft = staging.create(path("/old")).unwrap();
+    let bytes = pattern(8 * PART as usize, 5);
+    for (index, piece) in bytes.chunks(PART as usize).enumerate() {
+        draft.write(PART * index as u64, Bytes::copy_from_slice(piece)).await.unwrap();
+    }
+    assert!(draft.rests_on_its_upload());
+    let held = draft.hold().await;
+    held.sync().await.unwrap();
+    assert!(!draft.rests_on_its_upload() && !draft.is_new());
+    draft.renamed(path("/new"), Some(rig.remote.store(&path("/new"), bytes.clone())));
+    drop(held);
+    assert!(draft.read(0, PART as u32).await.unwrap() == bytes[..PART as usize]);
+    draft.finish().await.unwrap();
+    assert!(rig.remote.object(&path("/new")).unwrap() == bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn synced_files_make_room_before_anything_is_lost() {
     let rig = Rig::new();
     let staging = rig.open_with(small(&rig, 8), &STEPS);

@@ -146,7 +146,7 @@ async fn follow(
 
 /// Takes in what the store told. Whether it told the members.
 fn take_in(view: &mut MemberView, update: Update, prefix: &str, now: Instant) -> bool {
-    let record = |entry: Entry| match WorkerRecord::decode(&entry.value) {
+    let record = |entry: &Entry| match WorkerRecord::decode(&entry.value) {
         Ok(record) => Some(record),
         Err(reason) => {
             warn!(key = entry.key, reason, "the record of a worker cannot be read: it is left out");
@@ -155,12 +155,20 @@ fn take_in(view: &mut MemberView, update: Update, prefix: &str, now: Instant) ->
     };
     match update {
         Update::Snapshot(snapshot) => {
-            view.replaced(snapshot.entries.into_iter().filter_map(record), now);
+            view.replaced(snapshot.entries.iter().filter_map(record), now);
         }
-        Update::Changed { puts, deletes, .. } => {
+        Update::Changed { puts, mut deletes, .. } => {
+            let mut records = Vec::with_capacity(puts.len());
+            for entry in puts {
+                match record(&entry) {
+                    Some(record) => records.push(record),
+                    // What cannot be read any more is not what was read before.
+                    None => deletes.push(entry.key),
+                }
+            }
             let name = |key: &String| decode_segment(key.strip_prefix(prefix)?);
             let names = deletes.iter().filter_map(name).map(|name| String::from_utf8_lossy(&name).into_owned());
-            view.changed(puts.into_iter().filter_map(record), names, now);
+            view.changed(records, names, now);
         }
         Update::Lost { reason } => {
             warn!(reason, "the cluster's state cannot be reached: the last known members stay in use");

@@ -1,7 +1,7 @@
 //! `forebay cluster`: the workers, how much each of them owns, and which of them shall leave.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use forebay_coordinator::ApiClient;
@@ -9,6 +9,7 @@ use forebay_coordinator::api::ClusterStatus;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde_json::Value;
 
+use crate::away::Away;
 use crate::coordinator_args::CoordinatorArgs;
 use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
@@ -17,6 +18,9 @@ use crate::signals::Signals;
 
 /// How often the progress of a drain is asked for.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How often in a row a worker that is to leave may be missing, or stay. A coordinator that has just started does not know the workers
+/// yet, and a worker that starts anew does not know yet that it is to leave.
+const DOUBTED: u32 = 10;
 
 /// Show the cluster, and drain workers
 #[derive(Debug, clap::Args)]
@@ -175,35 +179,92 @@ fn print<'a>(
     Ok(())
 }
 
+/// What became of a worker that is to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drained {
+    NotYet,
+    Whole,
+    /// It is in the cluster no more.
+    Gone,
+    /// Somebody took it back.
+    Stays,
+}
+
+/// What was seen of a worker that is to leave.
+#[derive(Debug, Default)]
+struct Leaving {
+    has_begun: bool,
+    /// How often in a row it was missing, or stayed.
+    doubts: u32,
+}
+
+impl Leaving {
+    /// It is this in the cluster now, if it is there at all.
+    fn seen(&mut self, member: Option<&Value>) -> Drained {
+        let state = member.map(|member| member["state"].as_str().unwrap_or_default());
+        let doubted = match state {
+            None => Drained::Gone,
+            // Of one that was not seen to leave, this is what it was before.
+            Some("active" | "damped") if self.has_begun => Drained::Stays,
+            Some("drained") => return Drained::Whole,
+            Some(state) => {
+                self.has_begun |= state == "draining";
+                self.doubts = 0;
+                return Drained::NotYet;
+            }
+        };
+        self.doubts += 1;
+        if self.doubts > DOUBTED { doubted } else { Drained::NotYet }
+    }
+}
+
 /// Waits until a worker has handed over everything.
 async fn drained(client: &ApiClient, worker: &str) -> anyhow::Result<()> {
     let bar = ProgressBar::new(0).with_message(worker.to_owned());
     if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
         bar.set_style(style);
     }
-    let mut misses = 0;
+    let (mut leaving, mut away) = (Leaving::default(), Away::default());
     loop {
-        let status = client.cluster().await?;
-        let members = status.cluster["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-        match members.iter().find(|member| member["name"] == worker) {
-            None => {
-                misses += 1;
-                if misses > 3 {
-                    bar.abandon();
-                    let what = format!("{worker} is gone before it had handed over everything");
-                    return Err(Fault::new(Exit::Failed, what, "what it held comes from the origin again").into());
-                }
+        let status = match client.cluster().await {
+            Ok(status) => status,
+            // The worker goes on whoever answers.
+            Err(error) if away.is_borne(&error, Instant::now()) => {
+                bar.set_message(format!("{worker}, waiting for the coordinator: {error}"));
+                tokio::time::sleep(ASK_EVERY).await;
+                continue;
             }
-            Some(member) if member["state"] == "drained" => {
+            Err(error) => {
+                bar.abandon();
+                return Err(error.into());
+            }
+        };
+        away.answered();
+        bar.set_message(worker.to_owned());
+        let members = status.cluster["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let member = members.iter().find(|member| member["name"] == worker);
+        let counted = |what: &str| member.and_then(|member| member["drain"][what].as_u64()).unwrap_or(0);
+        match leaving.seen(member) {
+            Drained::NotYet => {
+                bar.set_length(counted("bytes_total"));
+                bar.set_position(counted("bytes_done"));
+            }
+            Drained::Whole => {
                 bar.finish_and_clear();
-                let moved = member["drain"]["bytes_moved"].as_u64().unwrap_or(0);
-                let moved = HumanBytes(moved);
+                let moved = HumanBytes(counted("bytes_moved"));
                 output::say(&format!("{worker} has handed over all it held ({moved} moved) and can be stopped"));
                 return Ok(());
             }
-            Some(member) => {
-                bar.set_length(member["drain"]["bytes_total"].as_u64().unwrap_or(0));
-                bar.set_position(member["drain"]["bytes_done"].as_u64().unwrap_or(0));
+            Drained::Gone => {
+                bar.abandon();
+                let what = format!("{worker} is gone before it had handed over everything");
+                return Err(Fault::new(Exit::Failed, what, "what it held comes from the origin again").into());
+            }
+            Drained::Stays => {
+                bar.abandon();
+                let what = format!("{worker} stays: somebody has taken it back");
+                let next = format!("`forebay cluster drain {worker}` asks again");
+                return Err(Fault::new(Exit::Failed, what, next).into());
             }
         }
         tokio::time::sleep(ASK_EVERY).await;
@@ -215,6 +276,31 @@ mod tests {
     use super::*;
     use forebay_coordinator::api::StoreStatus;
     use serde_json::json;
+
+    #[test]
+    fn who_waits_for_a_drain_is_told_that_the_worker_is_gone_or_stays_after_some_looks_and_not_before() {
+        let is = |state: &str| Some(json!({ "name": "w", "state": state }));
+        let mut leaving = Leaving::default();
+        let mut seen = |state: Option<Value>| leaving.seen(state.as_ref());
+        // It has not heard of it yet.
+        for _ in 0..2 * DOUBTED {
+            assert_eq!(seen(is("active")), Drained::NotYet);
+        }
+        // A drain takes hours, in which coordinators come and go: now and then one does not know it yet.
+        for _ in 0..2 * DOUBTED {
+            for state in [None, is("draining"), is("active"), is("draining")] {
+                assert_eq!(seen(state), Drained::NotYet);
+            }
+        }
+        for (state, end) in [(None, Drained::Gone), (is("active"), Drained::Stays), (is("damped"), Drained::Stays)] {
+            for _ in 0..DOUBTED {
+                assert_eq!(seen(state.clone()), Drained::NotYet);
+            }
+            assert_eq!(seen(state), end);
+            assert_eq!(seen(is("draining")), Drained::NotYet);
+        }
+        assert_eq!(seen(is("drained")), Drained::Whole);
+    }
 
     #[test]
     fn a_status_is_a_table_with_its_warnings() {

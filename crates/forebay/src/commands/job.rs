@@ -258,18 +258,24 @@ async fn job(args: &Common, spec: &JobSpec) -> anyhow::Result<()> {
     ended_well(&job)
 }
 
-/// The latest job of this kind for this path.
+/// The latest job of this kind for this path, or for this index file.
 async fn latest(client: &ApiClient, spec: &JobSpec) -> anyhow::Result<JobReport> {
-    let latest = client.latest_job(spec.path(), spec.kind()).await?;
+    let latest = client.latest_job(spec).await?;
     latest.ok_or_else(|| {
-        let kind = spec.kind().as_str();
-        let what = format!("there is no {kind} job for {}", spec.path());
+        let (kind, option) = (spec.kind().as_str(), option_of(spec));
+        let index = if spec.index_file() { "the index file " } else { "" };
+        let what = format!("there is no {kind} job for {index}{}", spec.path());
         let next = format!(
-            "start one with `forebay job {kind} --path {} --submit`; `forebay job list` shows all",
+            "start one with `forebay job {kind} {option} {} --submit`; `forebay job list` shows all",
             spec.path()
         );
         Fault::new(Exit::NotFound, what, next).into()
     })
+}
+
+/// The option that names the path of a job.
+fn option_of(spec: &JobSpec) -> &'static str {
+    if spec.index_file() { "--index-file" } else { "--path" }
 }
 
 fn tell_submitted(args: &Common, job: &JobReport, created: bool) -> anyhow::Result<()> {
@@ -279,9 +285,8 @@ fn tell_submitted(args: &Common, job: &JobReport, created: bool) -> anyhow::Resu
         Format::Text => {
             let what = if created { "submitted" } else { "was under way already" };
             writeln!(out, "job {} {what}: {} {}", job.id, job.spec.kind().as_str(), job.spec.path())?;
-            let index = if job.spec.index_file() { "index-file" } else { "path" };
-            let kind = job.spec.kind().as_str();
-            writeln!(out, "  follow it with `forebay job {kind} --{index} {} --progress --watch`", job.spec.path())?;
+            let (kind, option) = (job.spec.kind().as_str(), option_of(&job.spec));
+            writeln!(out, "  follow it with `forebay job {kind} {option} {} --progress --watch`", job.spec.path())?;
         }
     }
     Ok(out.flush()?)

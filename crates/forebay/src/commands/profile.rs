@@ -95,22 +95,32 @@ fn live(args: &Args, filter: Filter) -> anyhow::Result<()> {
     let interval = Duration::from_secs(args.interval);
     let mut shown = 0;
     while args.count.is_none_or(|count| shown < count) {
-        let (mut counts, until) = (Counts::new(filter), Instant::now() + interval);
-        loop {
-            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => counts.count(&line),
-                Err(mpsc::RecvTimeoutError::Timeout) => break,
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    show(&counts, Some(interval), args.json.json)?;
-                    let what = format!("{} is not mounted any more", args.target.display());
-                    return Err(Fault::new(Exit::Unavailable, what, "mount it again").into());
-                }
-            }
-        }
+        let mut counts = Counts::new(filter);
+        let goes_on = count_until(Instant::now() + interval, &lines, &mut counts);
         show(&counts, Some(interval), args.json.json)?;
+        if !goes_on {
+            let what = format!("{} is not mounted any more", args.target.display());
+            return Err(Fault::new(Exit::Unavailable, what, "mount it again").into());
+        }
         shown += 1;
     }
     Ok(())
+}
+
+/// Counts the lines that come until then. Whether there may be more.
+fn count_until(until: Instant, lines: &mpsc::Receiver<String>, counts: &mut Counts) -> bool {
+    loop {
+        // Looked at first: where there is always another line, no wait for one ends the interval.
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        match lines.recv_timeout(left) {
+            Ok(line) => counts.count(&line),
+            Err(mpsc::RecvTimeoutError::Timeout) => return true,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return false,
+        }
+    }
 }
 
 /// Hands on the lines of a log. A reader that is too slow loses lines in the mount, which says so in the log.
@@ -118,12 +128,14 @@ fn read(mut log: File, lines: &mpsc::SyncSender<String>) {
     let (mut buffer, mut rest) = (vec![0; 1 << 18], Vec::new());
     while let Ok(n @ 1..) = log.read(&mut buffer) {
         rest.extend_from_slice(&buffer[..n]);
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = rest.drain(..=end).collect();
-            if lines.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+        let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        for line in rest[..whole].split_inclusive(|byte| *byte == b'\n') {
+            if lines.send(String::from_utf8_lossy(line).into_owned()).is_err() {
                 return;
             }
         }
+        // Once, and not for each line.
+        rest.drain(..whole);
     }
 }
 
@@ -147,4 +159,33 @@ fn show(counts: &Counts, interval: Option<Duration>, json: bool) -> anyhow::Resu
         }
     }
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_ends_though_there_is_always_another_line() {
+        let (send, lines) = mpsc::sync_channel(1);
+        send.send("a line".to_owned()).unwrap();
+        let mut counts = Counts::new(Filter { uid: None, gid: None, pid: None });
+        assert!(count_until(Instant::now(), &lines, &mut counts));
+        assert!(lines.try_recv().is_ok(), "it is the next interval's");
+        drop(send);
+        assert!(!count_until(Instant::now() + Duration::from_secs(600), &lines, &mut counts));
+    }
+
+    #[test]
+    fn lines_that_come_in_pieces_are_handed_on_whole() {
+        use std::io::Seek as _;
+
+        let mut log = tempfile::tempfile().unwrap();
+        log.write_all(b"one\ntwo\nhalf").unwrap();
+        log.rewind().unwrap();
+        let (send, lines) = mpsc::sync_channel(QUEUE);
+        read(log, &send);
+        drop(send);
+        assert_eq!(lines.iter().collect::<Vec<_>>(), ["one\n", "two\n"]);
+    }
 }

@@ -1,18 +1,17 @@
 //! How far a job is, for people: a report of a few lines, and a live bar.
 
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_coordinator::ApiClient;
 use forebay_coordinator::jobs::{FileCounts, JobReport, JobState, Pass};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
+use crate::away::Away;
 use crate::output;
 
 /// How often a job is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// How long a coordinator may be away while a job is followed: another one takes over in less.
-const AWAY: Duration = Duration::from_secs(60);
 
 /// Follows a job to its end; with `json`, a line for each answer and no bar. The last answer.
 ///
@@ -23,7 +22,7 @@ pub(super) async fn follow(client: &ApiClient, mut job: JobReport, json: bool) -
     if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3}% {msg}") {
         bar.set_style(style);
     }
-    let mut away = Duration::ZERO;
+    let mut away = Away::default();
     while !job.state.is_final() {
         if json {
             let mut out = output::stdout();
@@ -37,9 +36,11 @@ pub(super) async fn follow(client: &ApiClient, mut job: JobReport, json: bool) -
         }
         tokio::time::sleep(ASK_EVERY).await;
         match client.job(&job.id).await {
-            Ok(answer) => (job, away) = (answer, Duration::ZERO),
-            Err(error) if error.is_unavailable() && away < AWAY => {
-                away += ASK_EVERY;
+            Ok(answer) => {
+                away.answered();
+                job = answer;
+            }
+            Err(error) if away.is_borne(&error, Instant::now()) => {
                 bar.set_message(format!("waiting for the coordinator: {error}"));
             }
             Err(error) => {
