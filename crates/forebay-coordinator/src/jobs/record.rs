@@ -57,6 +57,7 @@ impl Ledger {
         self.failed.clear();
         for cause in &mut self.failures.causes {
             cause.first_paths.clear();
+            cause.example.clear();
             cause.variants.clear();
         }
         if let Some(delivery) = &mut self.delivery {
