@@ -46,8 +46,11 @@ fn slab(dir: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(dir.join("slab")).unwrap()
 }
 
-fn overwrite(dir: &Path, at: u64, bytes: &[u8]) {
-    slab(dir).write_all_at(bytes, at).unwrap();
+/// Flips a bit: of a number that was drawn at random, any byte that is written may be what is there.
+fn damage(dir: &Path, at: u64) {
+    let (slab, mut byte) = (slab(dir), [0]);
+    slab.read_exact_at(&mut byte, at).unwrap();
+    slab.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
 
 #[tokio::test]
@@ -62,7 +65,7 @@ async fn a_truncated_slab_loses_what_was_cut_off() {
 async fn a_damaged_superblock_makes_an_empty_slab() {
     let dir = tempfile::tempdir().unwrap();
     six_blocks(dir.path()).await;
-    overwrite(dir.path(), 24, b"?");
+    damage(dir.path(), 24);
     assert_eq!(hits(dir.path(), 40).await, 0);
     assert_eq!(hits(dir.path(), 40).await, 0, "and a whole one again");
 }
@@ -71,7 +74,7 @@ async fn a_damaged_superblock_makes_an_empty_slab() {
 async fn a_damaged_header_loses_its_run() {
     let dir = tempfile::tempdir().unwrap();
     six_blocks(dir.path()).await;
-    overwrite(dir.path(), 4096 + 2 * FRAME + 60, b"?");
+    damage(dir.path(), 4096 + 2 * FRAME + 60);
     assert_eq!(hits(dir.path(), 40).await, 5);
 }
 
@@ -84,7 +87,7 @@ async fn a_damaged_first_header_does_not_hide_the_others_of_its_frame() {
         store.flush().await;
     }
     store.close().await;
-    overwrite(dir.path(), 4096 + 60, b"?");
+    damage(dir.path(), 4096 + 60);
     let store = Store::open(on_disk(32, dir.path(), 40)).await.unwrap();
     assert!(check(&store, &key(1, 0), 0, 4 * S).await.is_none());
     for index in 1..BLOCKS {
@@ -97,9 +100,7 @@ async fn a_flipped_bit_in_a_slab_is_a_miss() {
     let dir = tempfile::tempdir().unwrap();
     six_blocks(dir.path()).await;
     let at = 4096 + FRAME + 4096 + 1_000_000;
-    let mut byte = [0];
-    slab(dir.path()).read_exact_at(&mut byte, at).unwrap();
-    overwrite(dir.path(), at, &[byte[0] ^ 1]);
+    damage(dir.path(), at);
     let store = Store::open(on_disk(32, dir.path(), 40)).await.unwrap();
     assert!(check(&store, &key(1, 1), 0, BLOCK).await.is_none());
     assert_eq!(store.stats().disks[0].corrupt_sectors, 1);
