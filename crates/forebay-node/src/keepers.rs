@@ -264,7 +264,8 @@ mod tests {
         assert!(error.contains("keepers.sock") && error.contains("cannot connect"), "{error}");
         std::fs::remove_file(&socket).unwrap();
         let hosting = tokio::spawn(async move { host(&host_at, None, std::future::pending()).await });
-        while !socket.exists() {
+        // It is there before anybody listens at it.
+        while UnixStream::connect(&socket).is_err() {
             tokio::task::yield_now().await;
         }
         let error = asked("other.sock").await.unwrap();
