@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from fsspec.asyn import AbstractAsyncStreamedFile
 from fsspec.spec import AbstractBufferedFile
 
+from forebay._room import AT_ONCE
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from forebay.aio import AsyncFile, AsyncUpload
     from forebay.fs import ForebayFileSystem
 
-#: What is read or written at once: a part of an upload, as `write.part_size` is unless it was changed, is sent without a copy.
-AT_ONCE = 8 << 20
 #: What is read at once where lines are wanted.
 _LINES = 64 << 10
 _NEWLINE = b"\n"

@@ -9,8 +9,7 @@ import stat
 from collections.abc import AsyncIterator
 from typing import Any
 
-from forebay._files import AT_ONCE
-from forebay._room import room_of_loop
+from forebay._room import AT_ONCE, room_of_loop
 from forebay.aio import AsyncFile
 
 #: What one file is brought by.

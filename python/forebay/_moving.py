@@ -10,16 +10,13 @@ two mounts of one origin: then a copy is what is there, or lies in the directory
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsspec.asyn import _run_coros_in_chunks
 
-if TYPE_CHECKING:
-    from forebay.fs import ForebayFileSystem
 
-
-async def move(fs: ForebayFileSystem, source: Any, target: Any, recursive: bool) -> None:
-    """Copy names, and then remove those.
+async def move(fs: Any, source: Any, target: Any, recursive: bool) -> None:
+    """Copy names of a :class:`forebay.fs.ForebayFileSystem`, and then remove those.
 
     :raises OSError: ESTALE if one is not any more what was copied, and nothing is removed; ENOTEMPTY if others are in a directory, which
         stays with those.
@@ -34,7 +31,7 @@ async def move(fs: ForebayFileSystem, source: Any, target: Any, recursive: bool)
     await fs._rm_names(list(now), recursive)
 
 
-async def _states(fs: ForebayFileSystem, names: list[str]) -> dict[str, Any]:
+async def _states(fs: Any, names: list[str]) -> dict[str, Any]:
     """What tells a file from what replaces it, by name; nothing of a directory. What is not there is left out."""
     asking = [fs._beside.stat(name, revalidate=True) for name in names]
     found: list[Any] = await _run_coros_in_chunks(asking, batch_size=fs.batch_size, nofiles=True, return_exceptions=True)

@@ -8,6 +8,9 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator
 
+#: What is read or written at once: a part of an upload, as `write.part_size` is unless it was changed, is sent without a copy.
+AT_ONCE = 8 << 20
+
 
 class Room:
     """So many bytes, of which tasks take what they need for a time; who comes first is served first.

@@ -89,7 +89,7 @@ fn is_broken_pipe_of(out: &impl AsFd, error: &anyhow::Error) -> bool {
 
 fn has_no_reader(out: &impl AsFd) -> bool {
     let mut asked = [PollFd::new(out, PollFlags::empty())];
-    // Told of these whether they are asked for or not.
+    // poll(2) reports these two whether they are asked for or not.
     rustix::event::poll(&mut asked, Some(&Timespec::default())).is_ok()
         && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
