@@ -21,6 +21,8 @@ import forebay
 from forebay.aio import AsyncClient
 
 SIZE = 256 << 20
+#: How much of it is made at once.
+PIECE = 64 << 20
 SMALL, LARGE = 4 << 10, 1 << 20
 BATCH = 1000
 
@@ -109,7 +111,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         directory = Path(name)
-        (directory / "file").write_bytes(random.Random(0).randbytes(SIZE))
+        draw = random.Random(0)
+        with (directory / "file").open("wb") as file:
+            # `randbytes` makes less than 256 MiB at once.
+            for begin in range(0, SIZE, PIECE):
+                file.write(draw.randbytes(min(PIECE, SIZE - begin)))
         with forebay.Client(up=directory, worker_memory_size="1GiB") as client:
             client.read("/file")
             reads = Reads(directory, client)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from common import running
 
 BUCKET = "bench"
+#: How many bytes are drawn at once.
+PIECE = 64 << 20
 
 
 class Key(NamedTuple):
@@ -44,10 +46,16 @@ def make_plain(place: Path) -> None:
     os.environ |= {"FOREBAY_CONFIG": str(place / "empty.toml"), "FOREBAY_RUN_DIR": str(place / "run"), "NO_PROXY": "127.0.0.1"}
 
 
+def _drawn(seed: int, size: int) -> bytes:
+    draw = random.Random(seed)
+    # `randbytes` makes less than 256 MiB at once.
+    return b"".join(draw.randbytes(min(PIECE, size - begin)) for begin in range(0, size, PIECE))
+
+
 def fill(directory: Path, count: int, size: int) -> list[bytes]:
     """Makes files of random bytes, called by their numbers. What is in them."""
     directory.mkdir(parents=True)
-    contents = [random.Random(number).randbytes(size) for number in range(count)]
+    contents = [_drawn(number, size) for number in range(count)]
     for number, content in enumerate(contents):
         (directory / str(number)).write_bytes(content)
     return contents

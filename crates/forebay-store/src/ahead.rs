@@ -16,8 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How long to rest while the pool fills, in times of what the last frame took.
 const RESTS: u32 = 7;
-/// At most so long: whoever stops it waits for that.
-const MAX_REST: Duration = Duration::from_millis(50);
+/// At most so long. Where the host gives memory slowly, a frame takes tens of milliseconds.
+const MAX_REST: Duration = Duration::from_millis(500);
+/// How often to look whether to stop while resting: whoever stops it waits for that.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// When to rest. Pure.
 #[derive(Debug)]
@@ -43,12 +45,21 @@ fn worked() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
+/// Sleeps for so long, or until it is told to stop.
+fn sleep(mut rest: Duration, stop: &CancellationToken) {
+    while !rest.is_zero() && !stop.is_cancelled() {
+        let slice = rest.min(LOOK);
+        thread::sleep(slice);
+        rest -= slice;
+    }
+}
+
 /// Has the kernel back all of `pool`, until it is told to stop. Blocks.
 pub(crate) fn take(pool: &Pool, stop: &CancellationToken) {
     let mut pace = Pace { used: pool.used() };
     let (mut began, mut worked_before) = (Instant::now(), worked());
     let goes_on = || {
-        thread::sleep(pace.rest(pool.used(), began.elapsed(), worked().saturating_sub(worked_before)));
+        sleep(pace.rest(pool.used(), began.elapsed(), worked().saturating_sub(worked_before)), stop);
         (began, worked_before) = (Instant::now(), worked());
         !stop.is_cancelled()
     };
@@ -73,6 +84,17 @@ mod tests {
         assert_eq!(pace.rest(5, took, took / 2), 7 * took, "another thread had it");
         assert_eq!(pace.rest(6, Duration::from_secs(60), Duration::ZERO), MAX_REST);
         assert_eq!(pace.rest(7, Duration::MAX, Duration::MAX), MAX_REST);
+    }
+
+    #[test]
+    fn a_rest_ends_when_it_is_told_to_stop() {
+        let stop = CancellationToken::new();
+        let sleeper = thread::spawn({
+            let stop = stop.clone();
+            move || sleep(Duration::from_secs(3600), &stop)
+        });
+        stop.cancel();
+        sleeper.join().expect("the sleeper does not panic");
     }
 
     #[test]
