@@ -466,22 +466,27 @@ class File(io.RawIOBase):
 
 #: Clients that came from elsewhere: those with the same settings are one.
 _came: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
-_coming = threading.Lock()
+#: Of looking for a client. Not kept from its own thread: a signal's handler may look for one while its thread does.
+_looking = threading.RLock()
 
 
-def _restored(*settings: object) -> Client:
-    """The client with these settings, which connects when it is first used."""
-    wanted = Settings._make(settings)
-    with _coming:
-        client = _came.get(wanted)
+def shared(clients: weakref.WeakValueDictionary[Settings, Client], settings: Settings) -> Client:
+    """The one of ``clients`` with these settings, or else a new one, which connects when it is first used."""
+    made = Client._of(settings)
+    with _looking:
+        client = clients.get(settings)
         if client is None or client._is_closed:
-            client = _came[wanted] = Client._of(wanted)
+            client = clients[settings] = made
         return client
 
 
+def _restored(*settings: object) -> Client:
+    return shared(_came, Settings._make(settings))
+
+
 def _renew_lock() -> None:
-    global _coming
-    _coming = threading.Lock()
+    global _looking
+    _looking = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)

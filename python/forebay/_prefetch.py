@@ -95,11 +95,16 @@ class Prefetch:
         self._session = session
         self._to = to
         self._window: Window[Planned] = Window(plan, lambda wanted: wanted[2], ahead)
+        #: How many were read, which the window does not know yet.
+        self._passed: deque[int] = deque([0])
+        #: Without a lock, as what follows: a signal's handler that interrupts who has it may wait for what a thread of the native module
+        #: is to tell. Each step is one operation of a set.
         self._under_way: set[_native.Operation] = set()
         #: To be called once nothing is under way, by whichever thread learns of it.
         self._when_idle: set[Callable[[], object]] = set()
-        self._lock = threading.Lock()
-        self._is_idle = threading.Condition(self._lock)
+        #: Of the window. Not kept from its own thread, and `_is_taking` tells a handler that it is busy.
+        self._lock = threading.RLock()
+        self._is_taking = False
         self._is_closed = False
         self._process = os.getpid()
         self._begin()
@@ -108,16 +113,24 @@ class Prefetch:
         """The next ``count`` ranges of the plan are read, or will not be: as much again is fetched."""
         if self._is_inherited():
             return
-        with self._lock:
-            self._window.passed(count)
+        self._passed.append(count)
         self._begin()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all that was begun has come, for ``timeout`` seconds at most; whether it has."""
         if self._is_inherited():
             return True
-        with self._is_idle:
-            return self._is_idle.wait_for(lambda: not self._under_way, timeout)
+        # `Condition` and `Event` have locks that a handler would wait for.
+        waiting = threading.Lock()
+        waiting.acquire()
+
+        def tell() -> None:
+            # Others may have told of it before.
+            with contextlib.suppress(RuntimeError):
+                waiting.release()
+
+        with self.telling(tell):
+            return waiting.acquire(timeout=-1 if timeout is None else max(timeout, 0))
 
     @contextlib.contextmanager
     def telling(self, tell: Callable[[], object]) -> Generator[None, None, None]:
@@ -126,28 +139,23 @@ class Prefetch:
             tell()
             yield
             return
-        with self._lock:
-            self._when_idle.add(tell)
-            is_idle = not self._under_way
-        if is_idle:
-            tell()
+        self._when_idle.add(tell)
         try:
+            if not self._under_way:
+                tell()
             yield
         finally:
-            with self._lock:
-                self._when_idle.discard(tell)
+            self._when_idle.discard(tell)
 
     def close(self) -> None:
         """Give up what is under way."""
         if self._is_inherited():
             return
-        with self._lock:
-            self._is_closed = True
-            under_way, self._under_way = self._under_way, set()
-            self._is_idle.notify_all()
-            told = list(self._when_idle)
-        for tell in told:
-            tell()
+        # First: what begins from now on is given up by who begins it.
+        self._is_closed = True
+        under_way = list(self._under_way)
+        self._under_way.clear()
+        self._tell()
         for operation in under_way:
             operation.cancel()
 
@@ -162,13 +170,12 @@ class Prefetch:
         self.close()
 
     def __del__(self) -> None:
-        """Closes it; what its maker raised on the way has no lock."""
+        """Closes it; what its maker raised on the way is not whole."""
         with contextlib.suppress(Exception):
             self.close()
 
     def _begin(self) -> None:
-        with self._lock:
-            ranges = [] if self._is_closed else self._window.take()
+        ranges = self._taken()
         if not ranges:
             return
         told, session = _Told(self), self._session()
@@ -176,25 +183,47 @@ class Prefetch:
         with contextlib.suppress(OSError):
             started = session.fetch(ranges, self._to == "workers", told.ended)
             if isinstance(started, _native.Operation):
-                told.begun(started)
+                self._has_begun(told, started)
+
+    def _taken(self) -> list[Planned]:
+        """What is to be fetched now."""
+        taken: list[Planned] = []
+        with self._lock:
+            if self._is_taking:
+                # A handler, or the plan itself: what it interrupted looks at `_passed` once more.
+                return taken
+            self._is_taking = True
+            try:
+                while self._passed:
+                    self._window.passed(self._passed.popleft())
+                    if not self._is_closed:
+                        taken += self._window.take()
+            finally:
+                self._is_taking = False
+        return taken
 
     def _is_inherited(self) -> bool:
-        """Another thread of the parent may have held the lock at the fork."""
+        """What is under way is so in the parent only."""
         return self._process != os.getpid()
 
-    def _has_begun(self, operation: _native.Operation) -> bool:
-        """Whether it is wanted still: another thread may have closed this meanwhile."""
-        with self._lock:
-            if not self._is_closed:
-                self._under_way.add(operation)
-            return not self._is_closed
+    def _has_begun(self, told: _Told, operation: _native.Operation) -> None:
+        told.operation = operation
+        # Nothing is called in between, so no handler comes there, which would wait for what has ended.
+        if not told.has_ended:
+            self._under_way.add(operation)
+        # Another thread may have come there.
+        if told.has_ended or self._is_closed:
+            self._has_ended(operation)
+        if self._is_closed:
+            operation.cancel()
 
     def _has_ended(self, operation: _native.Operation) -> None:
-        with self._lock:
-            self._under_way.discard(operation)
-            self._is_idle.notify_all()
-            told = [] if self._under_way else list(self._when_idle)
-        for tell in told:
+        self._under_way.discard(operation)
+        if not self._under_way:
+            self._tell()
+
+    def _tell(self) -> None:
+        for tell in list(self._when_idle):
             tell()
 
 
@@ -204,22 +233,12 @@ class _Told:
     def __init__(self, prefetch: Prefetch) -> None:
         # What is under way must not keep it.
         self._prefetch = weakref.ref(prefetch)
-        self._lock = threading.Lock()
-        self._has_ended = False
-        self._operation: _native.Operation | None = None
-
-    def begun(self, operation: _native.Operation) -> None:
-        with self._lock:
-            self._operation = operation
-            prefetch = None if self._has_ended else self._prefetch()
-            is_wanted = prefetch is None or prefetch._has_begun(operation)
-        if not is_wanted:
-            operation.cancel()
+        self.operation: _native.Operation | None = None
+        self.has_ended = False
 
     def ended(self, _answer: Any, _error: BaseException | None) -> None:
-        with self._lock:
-            self._has_ended = True
-            operation = self._operation
-        prefetch = self._prefetch()
+        # First: the maker looks at it when it has named the operation, so one of the two removes that.
+        self.has_ended = True
+        prefetch, operation = self._prefetch(), self.operation
         if prefetch is not None and operation is not None:
             prefetch._has_ended(operation)

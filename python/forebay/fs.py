@@ -27,7 +27,6 @@ import datetime
 import errno
 import os
 import shutil
-import threading
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
@@ -36,7 +35,7 @@ from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks, get_loop, sync
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import stringify_path
 
-from forebay._client import Client
+from forebay._client import Client, shared
 from forebay._files import AsyncReadFile, AsyncWriteFile, Deferred, ReadFile, TextWriteFile, WriteFile, details
 from forebay._local import bring, pieces
 from forebay._moving import move
@@ -52,24 +51,6 @@ _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENA
 
 #: Clients of file systems, in this process.
 _clients: weakref.WeakValueDictionary[Settings, Client] = weakref.WeakValueDictionary()
-_making = threading.Lock()
-
-
-def _client_with(settings: Settings) -> Client:
-    """The client of all file systems with these settings. It connects when it is first used."""
-    with _making:
-        client = _clients.get(settings)
-        if client is None or client._is_closed:
-            client = _clients[settings] = Client._of(settings)
-        return client
-
-
-def _renew_lock() -> None:
-    global _making
-    _making = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 class ForebayFileSystem(AsyncFileSystem):
@@ -105,7 +86,7 @@ class ForebayFileSystem(AsyncFileSystem):
         # Of the listings cache that other file systems have, nothing is wanted.
         super().__init__(asynchronous=asynchronous, loop=loop, batch_size=batch_size, use_listings_cache=False)
         #: The client behind it. It is not to be closed: others may use it.
-        self.client = _client_with(Settings.of(etcd, workers, up, config, settings))
+        self.client = shared(_clients, Settings.of(etcd, workers, up, config, settings))
         self._beside = AsyncClient.beside(self.client)
 
     @property

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ import forebay
 import numpy
 import pytest
 from forebay import _client, _logging, _native
+from forebay._prefetch import Prefetch
 from forebay._settings import Settings
 
 from .conftest import SMALL, SOON, HungWorker, content, in_fork
@@ -288,6 +290,66 @@ def test_a_client_that_a_handler_closes_while_it_connects_is_closed(origin: Path
     with handling(lambda *_: client.close()), pytest.raises(ValueError, match="the client is closed"):
         client.read("/small")
     assert [session.is_closed for session in started] == [True]
+
+
+def test_a_signal_handler_may_look_for_the_client_that_its_thread_looks_for(
+    origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(weakref.WeakValueDictionary[Settings, forebay.Client]):
+        was_asked = False
+
+        def get(self, *arguments: Any, **named: Any) -> Any:
+            if not self.was_asked:
+                self.was_asked = True
+                signal.raise_signal(signal.SIGUSR1)
+            return super().get(*arguments, **named)
+
+    monkeypatch.setattr(_client, "_came", Interrupted())
+    settings, found = Settings.of(None, None, origin, None, SMALL), list[forebay.Client]()
+    with handling(lambda *_: found.append(_client._restored(*settings))):
+        found.append(_client._restored(*settings))
+    assert len(found) == 2 and found[0] is found[1]
+
+
+def test_a_signal_handler_may_go_on_with_the_plan_that_its_thread_takes_from() -> None:
+    fetched: list[int] = []
+
+    def fetch(ranges: list[tuple[str, int, int]], *_: object) -> None:
+        fetched.extend(int(path) for path, _, _ in ranges)
+
+    def plan() -> Iterator[tuple[str, int, int]]:
+        for number in range(20):
+            if number == 10:
+                signal.raise_signal(signal.SIGUSR1)
+            yield str(number), 0, 10
+
+    session: Any = SimpleNamespace(fetch=fetch)
+    prefetch = Prefetch(lambda: session, plan(), 50, "here")
+    with handling(lambda *_: prefetch.advance(10)):
+        prefetch.advance(5)
+    # What the handler told of was read before it was announced.
+    assert fetched == [*range(10), *range(15, 20)]
+
+
+def test_a_signal_handler_may_wait_for_and_close_the_plan_that_its_thread_is_busy_with(hung_worker: HungWorker) -> None:
+    class Interrupted(set[Any]):
+        def add(self, begun: Any) -> None:
+            super().add(begun)
+            signal.raise_signal(signal.SIGUSR1)
+
+    waited: list[bool] = []
+
+    def handle(*_: object) -> None:
+        waited.append(prefetch.wait(0.05))
+        prefetch.close()
+        waited.append(prefetch.wait())
+
+    with forebay.Client(workers=hung_worker.address, network_shared_memory="off") as client:
+        prefetch = client.prefetch([("/file", 0, 10)] * 2, ahead=10)
+        prefetch._under_way = Interrupted(prefetch._under_way)
+        with handling(handle):
+            prefetch.advance()
+        assert waited == [False, True] and prefetch.wait(0) and not prefetch._under_way
 
 
 def test_a_signal_handler_may_connect_while_the_thread_of_messages_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
