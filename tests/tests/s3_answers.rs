@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_e2e::{
-    S3Key, S3Keys, S3Scene, Setup, assert_s3_refused, at, credentials, eventually, ruled_out_by_mode, s3_status,
+    Bucket, S3Key, S3Keys, S3Scene, Setup, assert_s3_refused, at, credentials, eventually, ruled_out_by_mode, s3_status,
 };
 use forebay_testkit::{DataSet, Fault};
 use futures::StreamExt as _;
@@ -201,6 +201,41 @@ fn a_copy_under_a_condition_has_the_bytes_that_met_it() {
     let refused = scene.run(met.copy_if_not_exists(&at("k"), &at("late"))).unwrap_err();
     assert!(matches!(refused, Error::AlreadyExists { .. }), "{refused:?}");
     assert!(!scene.bucket.path_of("late").exists());
+}
+
+#[test]
+fn a_copy_from_one_origin_to_another_is_read_and_sent_and_none_passes_for_its_source() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let (bucket, files, keys) = (Bucket::new(), tempfile::tempdir().unwrap(), S3Keys::new());
+    // One directory by two URLs, which nobody is told.
+    let (directory, same) = (files.path().join("directory"), files.path().join("same"));
+    std::fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::symlink(&directory, &same).unwrap();
+    let files = format!("/dir=file://{},/same=file://{}", directory.display(), same.display());
+    let key = keys.add("writer", "me");
+    let worker = Setup::of(&bucket).option(&format!("mounts=/s3={},{files}", bucket.url())).member("w1");
+    let buckets = format!("s3.buckets={}=/", S3Scene::BUCKET);
+    let endpoint = Setup::without_origin().option(&buckets).s3([&worker], &keys);
+    let client = endpoint.client(S3Scene::BUCKET, &key);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let copy = |from: &str, to: &str| runtime.block_on(client.copy(&at(from), &at(to)));
+    // In two parts.
+    let (data, size) = (DataSet::new(1), 9 << 20);
+    bucket.put("k", data, size);
+    bucket.put("empty", data, 0);
+    copy("s3/k", "dir/k").unwrap();
+    copy("s3/empty", "dir/empty").unwrap();
+    let found = std::fs::read(directory.join("k")).unwrap();
+    assert_eq!((found.len() as u64, data.first_difference(0, &found)), (size, None));
+    assert!(std::fs::read(directory.join("empty")).unwrap().is_empty());
+    copy("dir/k", "s3/back").unwrap();
+    assert!(bucket.object("back") == found);
+    // Who moved it would delete the only one next.
+    let refused = format!("{:?}", copy("dir/k", "same/k").unwrap_err());
+    assert!(refused.contains("OperationAborted"), "{refused}");
+    assert!(std::fs::read(directory.join("k")).unwrap() == found);
 }
 
 #[test]

@@ -284,8 +284,8 @@ impl Served {
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
 
-    /// The store copies; from one origin to another, nobody does. Under conditions, what they were found to hold for is read
-    /// and sent: the store would copy what is there by then.
+    /// The store copies. From one origin to another it cannot, and under conditions it would copy what is there by then:
+    /// what was found is read and sent.
     pub(crate) async fn copy_object(
         &self,
         request: S3Request<CopyObjectInput>,
@@ -312,10 +312,12 @@ impl Served {
         }
         let attr = match found.version().filter(|_| conditions.are_any()) {
             Some(version) => self.copy_version(version, found.attr.replicas, &to.path).await?,
-            None => {
-                let copied = self.client.copy(&from.path, &to.path).await;
-                copied.map_err(|failure| failure::of_write(&failure))?
-            }
+            None => match self.client.copy(&from.path, &to.path).await {
+                Err(failure) if failure.kind() == FailureKind::CrossDevice => {
+                    self.copy_across(&found, &from.path, &to.path).await?
+                }
+                copied => copied.map_err(|failure| failure::of_write(&failure))?,
+            },
         };
         let copied = CopyObjectResult {
             e_tag: tag_of(&attr),

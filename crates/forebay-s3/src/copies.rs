@@ -3,14 +3,15 @@
 //! A copy may be under conditions of its source, and between looking and copying the source may be replaced. An object
 //! store could be asked to copy only what has an entity tag, and not each one knows that, nor does a directory. So a copy
 //! under conditions is made as a part of an upload is: the version that met them is read through the cache, which reads
-//! no other one, and sent. Where it can be had no more, nothing is made, and its client is asked to try again.
+//! no other one, and sent. Where it can be had no more, nothing is made, and its client is asked to try again. A copy from
+//! one origin to another, which no store makes, is made in the same way.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_client::OpenFile;
-use forebay_types::{Attr, FileVersion, FsPath, Permission};
+use forebay_types::{Attr, FailureKind, FileVersion, FsPath, Permission};
 use s3s::dto::CopySource;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
@@ -83,5 +84,30 @@ impl Served {
         }
         let file = self.client.open_replicated(version.clone(), replicas);
         self.send(to, Pinned { file, rest: 0..size, served: self }, size, false).await
+    }
+
+    /// Makes `to` a file of the bytes that were found at `from`, which is on another origin.
+    ///
+    /// Two URLs may be two ways to one store, which nobody is told. The copy has replaced what it was made of then, and who
+    /// moves an object by copying must not go on and delete the only one.
+    ///
+    /// # Errors
+    /// As of [`Self::copy_version`], and when there is something else at `from` once the copy is made.
+    pub(crate) async fn copy_across(&self, found: &Found, from: &FsPath, to: &FsPath) -> S3Result<Attr> {
+        // A directory has no bytes.
+        let Some(version) = found.version() else { return Err(no_such_key()) };
+        let made = self.copy_version(version, found.attr.replicas, to).await?;
+        // Entity tags of the same bytes may be the same: then the time tells.
+        let state = |attr: &Attr| (attr.version().cloned(), attr.modified_nanos);
+        match self.client.stat(from, true).await {
+            Ok(now) if state(&now.attr) == state(&found.attr) => Ok(made),
+            Ok(_) => {
+                let message = "the source was replaced while it was copied: by another, or both keys are one object";
+                Err(S3Error::with_message(S3ErrorCode::OperationAborted, message))
+            }
+            // It was deleted, which is what a move does next.
+            Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => Ok(made),
+            Err(failure) => Err(failure::told(&failure.context("it was copied, and may not be there any more"))),
+        }
     }
 }
