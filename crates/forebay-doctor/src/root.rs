@@ -13,7 +13,8 @@ mod tree;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 pub use answers::{Access, Answers, Ownership};
 use recorder::Recorder;
@@ -218,6 +219,33 @@ impl Root {
         Some(bytes)
     }
 
+    /// What `look` finds at a folder that may be on a network file system; `None` when that does not answer within this time.
+    pub(crate) fn in_time<T: Send + 'static>(
+        &self,
+        folder: impl AsRef<Path>,
+        within: Duration,
+        look: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let folder = relative(folder.as_ref());
+        if self.answers.silent.contains(&key(folder)) {
+            return None;
+        }
+        if self.tree.folder().is_none() {
+            // In memory.
+            return Some(look(self));
+        }
+        let ((tell, told), root) = (mpsc::channel(), self.clone());
+        // One that waits for ever is left behind, and ends with the process.
+        std::thread::spawn(move || {
+            let _ = tell.send(look(&root));
+        });
+        let found = told.recv_timeout(within).ok();
+        if found.is_none() {
+            self.note(|answers| answers.silent.insert(key(folder)));
+        }
+        found
+    }
+
     fn found(&self, path: impl AsRef<Path>) -> Option<Found> {
         let path = relative(path.as_ref());
         let found = self.tree.found(path)?;
@@ -274,6 +302,22 @@ mod tests {
         assert_eq!(root.access("dangling"), Access::Missing);
         assert!(matches!(root.access("."), Access::Refused(_)));
         assert_eq!(root.access("/empty"), Access::Granted);
+    }
+
+    #[test]
+    fn a_file_system_that_does_not_answer_is_waited_for_no_longer_than_it_is_given() {
+        let copy = tempfile::tempdir().unwrap();
+        let recording = Root::default().recorded_to(copy.path()).unwrap();
+        let long = Duration::from_secs(60);
+        assert_eq!(recording.in_time("/proc", long, |root| root.is_folder("/proc")), Some(true));
+        let (hang, hung) = mpsc::channel::<()>();
+        let soon = Duration::from_millis(10);
+        assert_eq!(recording.in_time("/mnt/nfs", soon, move |_| hung.recv().is_ok()), None);
+        drop(hang);
+        let answers = recording.recorded().unwrap();
+        assert_eq!(answers.silent.iter().collect::<Vec<_>>(), ["mnt/nfs"]);
+        let copied = Root::new(copy.path()).with_answers(answers);
+        assert_eq!(copied.in_time("/mnt/nfs", long, |_| ()), None, "as it was then");
     }
 
     #[test]

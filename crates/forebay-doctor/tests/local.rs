@@ -78,6 +78,7 @@ fn a_directory_must_be_on_a_disk_of_this_machine() {
     assert_eq!(of(|directory| directory.file_system = Some("overlay".to_owned())), Fail);
     assert_eq!(of(|directory| directory.file_system = Some("nfs4".to_owned())), Warn);
     assert_eq!(of(|directory| directory.file_system = Some("fuse.sshfs".to_owned())), Warn);
+    assert_eq!(of(|directory| directory.is_silent = true), Fail);
     assert_eq!(of(|directory| directory.file_system = Some("tmpfs".to_owned())), Warn);
     assert_eq!(of(|directory| directory.mode = Some(0o777)), Warn);
     assert_eq!(of(|directory| directory.mode = Some(0o1777)), Ok);

@@ -74,6 +74,11 @@ fn check_directory(directory: &LocalDirectory, wanted: ByteSize) -> Check {
     let path = directory.path.display().to_string();
     let row = |verdict, what: String| row(Section::Fuse, "local-backend", verdict, what).about(&path);
     let file_system = directory.file_system.as_deref().unwrap_or("an unknown file system");
+    if directory.is_silent {
+        let what = format!("client.local.dir is on {file_system}, which does not answer");
+        return row(Verdict::Fail, what)
+            .remedy("see to what serves it, or set client.local.dir to a directory on a local disk");
+    }
     if file_system == "overlay" {
         let what = "client.local.dir is on an overlay, which the kernel does not pass reads through to".to_owned();
         return row(Verdict::Fail, what)

@@ -1,10 +1,14 @@
 //! What materialised files would lie on.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::root::Root;
+
+/// How long the directory's file system may take to answer.
+const WITHIN: Duration = Duration::from_secs(5);
 
 /// What materialised files would lie on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +32,9 @@ pub struct LocalDirectory {
     pub free_bytes: Option<u64>,
     /// Its permissions, where it is there.
     pub mode: Option<u32>,
+    /// Its file system does not answer: then nothing else is known of it.
+    #[serde(default)]
+    pub is_silent: bool,
 }
 
 impl Local {
@@ -45,15 +52,22 @@ impl LocalDirectory {
     fn read(root: &Root, path: &Path) -> Self {
         let table = root.text("proc/self/mountinfo").unwrap_or_default();
         let mount = mount_of(&table, path);
-        let there = path.ancestors().find(|path| root.is_folder(path));
+        let looked_at = path.to_owned();
+        let found = root.in_time(path, WITHIN, move |root| {
+            let there = looked_at.ancestors().find(|path| root.is_folder(path));
+            (there.and_then(|path| root.free_bytes(path)), root.ownership(&looked_at).map(|folder| folder.mode))
+        });
+        let is_silent = found.is_none();
+        let (free_bytes, mode) = found.unwrap_or_default();
         Self {
             path: path.to_owned(),
             huge: mount
                 .and_then(|(_, options)| options.split(',').find_map(|option| option.strip_prefix("huge=")))
                 .map(str::to_owned),
             file_system: mount.map(|(file_system, _)| file_system.to_owned()),
-            free_bytes: there.and_then(|path| root.free_bytes(path)),
-            mode: root.ownership(path).map(|folder| folder.mode),
+            free_bytes,
+            mode,
+            is_silent,
         }
     }
 }

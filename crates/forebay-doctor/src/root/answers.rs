@@ -41,4 +41,6 @@ pub struct Answers {
     pub free_bytes: BTreeMap<String, u64>,
     /// Files that were there and could not be read.
     pub unreadable: BTreeSet<String>,
+    /// Folders whose file systems did not answer in time.
+    pub silent: BTreeSet<String>,
 }
