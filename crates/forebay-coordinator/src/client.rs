@@ -314,6 +314,10 @@ impl ApiClient {
                 message: error.message,
                 remedy: error.remedy,
             },
+            // Not in a coordinator's words: a proxy before it says that it gets to none.
+            Err(_) if matches!(status.as_u16(), 502..=504) => {
+                ApiError::Unreachable { address: self.address.clone(), reason: format!("a proxy answers {status}") }
+            }
             Err(_) => self.not_understood(format!("status {status}")),
         }
     }
@@ -367,6 +371,9 @@ struct Empty {}
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -376,6 +383,30 @@ mod tests {
         }
         for bad in ["", "a b:1", "host:1/path", "user@host:1", "host:99999", "http://host:1"] {
             assert!(ApiClient::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_coordinator_that_a_proxy_does_not_reach_is_away() {
+        for (status, is_away) in [
+            ("502 Bad Gateway", true),
+            ("503 Service Unavailable", true),
+            ("504 Gateway Timeout", true),
+            ("500 Internal Server Error", false),
+            ("404 Not Found", false),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let client = ApiClient::new(&listener.local_addr().unwrap().to_string()).unwrap();
+            let proxy = std::thread::spawn(move || {
+                let (stream, _) = listener.accept().unwrap();
+                let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                assert!(lines.take_while(|line| !line.is_empty()).count() > 0);
+                write!(&stream, "HTTP/1.1 {status}\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>").unwrap();
+            });
+            let error = client.version().await.unwrap_err();
+            proxy.join().unwrap();
+            assert_eq!(error.is_unavailable(), is_away, "{error}");
+            assert!(error.to_string().contains(status), "{error}");
         }
     }
 
