@@ -8,7 +8,8 @@
 //! Of a `forebay mount`, every user may ask, as every user may read the run state: the socket only tells, and forgets only what
 //! can be had again. There are two exceptions: only root and the user of the mount may ask for what takes room, and for names
 //! in a mount that is for its user alone. Of a `forebay up`, only its user and root may ask at all. No client can keep the
-//! socket busy, because places, bytes and time are bounded.
+//! socket busy, because places, bytes and time are bounded: of the places, another user has a share, and all others leave some
+//! to the user of the mount and to root.
 
 use std::fs::Permissions;
 use std::io;
@@ -18,13 +19,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use forebay_locks::Mutex;
 use forebay_private::PrivateListener;
 use forebay_types::FsPath;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,6 +44,10 @@ const MAX_BYTES: u64 = 4 << 20;
 const MAX_ASKED: u64 = 64 << 10;
 /// Answers under way at once. A connection that comes when all are taken is closed.
 const PLACES: usize = 16;
+/// Those of all users that are not trusted: one may be several, by the numbers that it has for user namespaces.
+const PLACES_OF_OTHERS: usize = 12;
+/// Those of one of them.
+const PLACES_OF_ONE: usize = 6;
 /// How long no connection is accepted after the system refused to accept one, as when there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -147,7 +152,7 @@ impl Drop for Control {
 }
 
 async fn serve(listener: Listener, answerer: Arc<Answerer>, stop: CancellationToken) {
-    let (places, answers) = (Arc::new(Semaphore::new(PLACES)), TaskTracker::new());
+    let (places, answers) = (Arc::new(Places::default()), TaskTracker::new());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -157,18 +162,55 @@ async fn serve(listener: Listener, answerer: Arc<Answerer>, stop: CancellationTo
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        // If the kernel does not say which user asks, the client is not trusted.
+        let user = stream.peer_cred().ok().map(|peer| peer.uid());
+        let Some(place) = places.take(user) else { continue };
         let (answerer, stop) = (Arc::clone(&answerer), stop.clone());
         answers.spawn(async move {
             let _place = place;
             tokio::select! {
-                () = answerer.talk(stream) => {}
+                () = answerer.talk(stream, is_trusted(user)) => {}
                 () = stop.cancelled() => {}
             }
         });
     }
     answers.close();
     answers.wait().await;
+}
+
+/// For each answer under way, the user that asked.
+#[derive(Default)]
+struct Places(Mutex<Vec<Option<u32>>>);
+
+/// One of them, until it is dropped.
+struct Place {
+    places: Arc<Places>,
+    user: Option<u32>,
+}
+
+impl Places {
+    /// `None`: all that this user may have are taken.
+    fn take(self: &Arc<Self>, user: Option<u32>) -> Option<Place> {
+        let mut taken = self.0.lock();
+        let others = || taken.iter().filter(|user| !is_trusted(**user));
+        let has_its_share = !is_trusted(user)
+            && (others().count() >= PLACES_OF_OTHERS
+                || others().filter(|other| **other == user).count() >= PLACES_OF_ONE);
+        if has_its_share || taken.len() >= PLACES {
+            return None;
+        }
+        taken.push(user);
+        Some(Place { places: Arc::clone(self), user })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.0.lock();
+        if let Some(at) = taken.iter().position(|user| *user == self.user) {
+            taken.swap_remove(at);
+        }
+    }
 }
 
 struct Answerer {
@@ -182,10 +224,8 @@ type Report = dyn Fn() -> Value + Send + Sync;
 type RefreshNames = dyn Fn(&FsPath, bool) -> u64 + Send + Sync;
 
 impl Answerer {
-    async fn talk(&self, mut stream: UnixStream) {
+    async fn talk(&self, mut stream: UnixStream, is_trusted: bool) {
         let Ok(question) = tokio::time::timeout(ANSWER_WITHIN, question(&mut stream)).await else { return };
-        // If the kernel does not say which user asks, the client is not trusted.
-        let is_trusted = stream.peer_cred().is_ok_and(|peer| is_trusted(peer.uid()));
         let answer = match question {
             Ok(question) => self.answer(question, is_trusted).await,
             Err(error) => Err(error),
@@ -214,8 +254,8 @@ impl Answerer {
 }
 
 /// Whether this user may do what the mount's own user may.
-fn is_trusted(user: u32) -> bool {
-    user == 0 || user == rustix::process::geteuid().as_raw()
+fn is_trusted(user: Option<u32>) -> bool {
+    user.is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw())
 }
 
 async fn question(stream: &mut UnixStream) -> anyhow::Result<Question> {
@@ -363,6 +403,27 @@ mod tests {
         let closes = async { drop(listener.accept().await.unwrap()) };
         let (asked, ()) = tokio::join!(ask(&socket), closes);
         assert!(asked.is_err());
+    }
+
+    #[test]
+    fn another_user_has_a_share_of_the_places_and_all_others_leave_some_to_the_owner_and_root() {
+        let places = Arc::new(Places::default());
+        let all_of = |user| -> Vec<Place> { std::iter::from_fn(|| places.take(user)).collect() };
+        let own = Some(rustix::process::geteuid().as_raw());
+        let mut of_others = all_of(Some(u32::MAX - 1));
+        assert_eq!(of_others.len(), PLACES_OF_ONE);
+        // Users that the kernel does not name are one.
+        of_others.extend(all_of(None));
+        assert_eq!(of_others.len(), PLACES_OF_OTHERS);
+        assert!(places.take(Some(u32::MAX - 2)).is_none());
+        let of_owner = all_of(own);
+        assert_eq!(of_owner.len(), PLACES - PLACES_OF_OTHERS);
+        drop(of_owner);
+        assert!(places.take(Some(0)).is_some());
+        drop(of_others.swap_remove(0));
+        assert!(places.take(None).is_none() && places.take(Some(u32::MAX - 1)).is_some());
+        drop(of_others);
+        assert_eq!(all_of(own).len(), PLACES, "to whom they all are left");
     }
 
     #[tokio::test]
