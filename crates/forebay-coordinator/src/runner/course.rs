@@ -81,9 +81,6 @@ async fn work(shared: &RunnerShared, entry: &Entry) {
         }
     }
     drop(asked);
-    if entry.spec.to_clients() {
-        shared.requests.settled().await;
-    }
     // A write that is given up may still happen, and would then replace the record of the end.
     while writing.next().await.is_some() {}
 }
@@ -141,8 +138,9 @@ async fn ask(shared: &RunnerShared, entry: &Entry, question: Question) -> Result
         Question::Free { files } => Answer::Freed(cache.free(&files).await?),
         Question::FreeBelow { path } => Answer::Freed(cache.free_below(&path).await?),
         Question::Deliver { path } => {
+            let requested = shared.write_request(entry, &path);
             let progress = |delivery: &Delivery| entry.job.lock().delivering(delivery);
-            Answer::Delivered(shared.requests.deliver(&entry.id, &path, progress).await?)
+            Answer::Delivered(shared.requests.deliver(&entry.id, &path, requested, progress).await?)
         }
     })
 }

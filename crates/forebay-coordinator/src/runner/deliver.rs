@@ -1,10 +1,13 @@
-//! Has mounts keep what a job loaded: writes a materialise request, and waits until the mounts have done what they could.
+//! Has mounts keep what a job loaded: a materialise request is written, and the mounts are waited for until they have done what they
+//! could.
 //!
-//! A request stands until the job's end is written down: both happen in one transaction ([`withdraw`]), so that no request
-//! outlives its job, whatever the state store does meanwhile. One that does all the same, as that of a job whose record another version
-//! wrote, goes when the next coordinator begins to lead.
+//! A request is written in one transaction with its job's record ([`request`]), and goes in one with the record of the job's end
+//! ([`withdraw`]). A record is not written over one that is newer, so no request outlives its job, whatever the state store does
+//! meanwhile, and however late. One that does all the same, as that of a job whose record another version wrote, goes when the next
+//! coordinator begins to lead.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +16,8 @@ use forebay_cluster::records::clients::{
 };
 use forebay_state::{Condition, StateError, StateStore, Transaction, decode_segment, encode_segment};
 use forebay_types::{Failure, FailureKind, FsPath};
-use tokio::sync::Mutex;
 
+use super::error::RunnerError;
 use crate::clock::now;
 use crate::jobs::{Absences, Delivery, JobRecord};
 
@@ -28,16 +31,15 @@ pub(crate) struct MaterialiseRequests {
     leads: Condition,
     /// A mount that is away for so long is gone.
     patience: Duration,
-    /// Held while a request is being written.
-    writing: Arc<Mutex<()>>,
 }
 
 impl MaterialiseRequests {
     pub(super) fn new(store: Arc<dyn StateStore>, leads: Condition, patience: Duration) -> Self {
-        Self { store, leads, patience, writing: Arc::default() }
+        Self { store, leads, patience }
     }
 
-    /// Has every mount that keeps files keep `path`; tells `progress` how far they are.
+    /// Has every mount that keeps files keep `path`, once `requested` has written down that they are to; tells `progress` how far
+    /// they are.
     ///
     /// # Errors
     /// `NotFound` when there is no such mount; when the state store does not take the request.
@@ -45,6 +47,7 @@ impl MaterialiseRequests {
         &self,
         job: &str,
         path: &FsPath,
+        requested: impl Future<Output = Result<(), RunnerError>>,
         progress: impl Fn(&Delivery),
     ) -> Result<Delivery, Failure> {
         let shown = path.to_string();
@@ -53,8 +56,7 @@ impl MaterialiseRequests {
             let message = "no mount of the cluster keeps files whole: set client.local.size where it mounts";
             return Err(Failure::new(FailureKind::NotFound, message));
         }
-        let request = MaterialiseRecord { job: job.to_owned(), path: shown.clone() };
-        self.write(&request).await?;
+        requested.await.map_err(unavailable)?;
         let mut absences = Absences::new(self.patience);
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -73,28 +75,6 @@ impl MaterialiseRequests {
                 return Ok(delivery);
             }
         }
-    }
-
-    /// Writes a request in a task of its own, for which [`MaterialiseRequests::settled`] waits.
-    async fn write(&self, request: &MaterialiseRecord) -> Result<(), Failure> {
-        let write = Transaction::new().when(self.leads.clone()).put(request_key(&request.job), request.encode());
-        let (store, writing) = (Arc::clone(&self.store), Arc::clone(&self.writing).lock_owned().await);
-        let written = tokio::spawn(async move {
-            let _writing = writing;
-            store.commit(write).await
-        });
-        // A task ends without an answer only with its runtime.
-        let ended = |_| Failure::new(FailureKind::Unavailable, "the coordinator is shutting down");
-        match written.await.map_err(ended)?.map_err(unavailable)?.revision() {
-            Some(_) => Ok(()),
-            None => Err(Failure::new(FailureKind::Unavailable, "another coordinator leads by now")),
-        }
-    }
-
-    /// Waits until no request is being written: one that is given up may still be carried out, and would then come after its
-    /// withdrawal.
-    pub(super) async fn settled(&self) {
-        drop(self.writing.lock().await);
     }
 
     /// Withdraws the requests of jobs that are not among those of `records` that have not ended.
@@ -134,6 +114,12 @@ impl MaterialiseRequests {
     }
 }
 
+/// Has `write` ask mounts to keep `path` for a job.
+pub(super) fn request(write: Transaction, job: &str, path: &FsPath) -> Transaction {
+    let request = MaterialiseRecord { job: job.to_owned(), path: path.to_string() };
+    write.put(request_key(job), request.encode())
+}
+
 /// Has `write` withdraw the request of a job, too, with what mounts reported of it. They stop where they are, and keep what they
 /// have.
 pub(super) fn withdraw(write: Transaction, job: &str) -> Transaction {
@@ -144,6 +130,6 @@ fn request_key(job: &str) -> String {
     format!("{MATERIALISE_REQUESTS}{}", encode_segment(job))
 }
 
-fn unavailable(error: StateError) -> Failure {
+fn unavailable(error: impl Display) -> Failure {
     Failure::new(FailureKind::Unavailable, error.to_string())
 }

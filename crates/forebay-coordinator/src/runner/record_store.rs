@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_cluster::records::coordinators::JOBS;
 use forebay_state::{Condition, Revision, StateError, StateStore, Transaction};
+use forebay_types::FsPath;
 
 use super::deliver;
 use crate::jobs::JobRecord;
@@ -36,11 +37,17 @@ impl RecordStore {
         Ok(records)
     }
 
-    /// Whether it was written: not when this process does not lead. With the record of its end a job's request to mounts goes.
+    /// Whether it was written: not when this process does not lead. With it mounts are asked to keep `wanted`, if the job is that far;
+    /// with the record of its end that request goes.
     ///
     /// `known` is when it was written last, as far as the store has said. A write of which it said nothing may still be carried out: with
     /// this as its condition it is not after this one.
-    pub(super) async fn save(&self, record: &JobRecord, known: &mut Option<Revision>) -> Result<bool, StateError> {
+    pub(super) async fn save(
+        &self,
+        record: &JobRecord,
+        wanted: Option<&FsPath>,
+        known: &mut Option<Revision>,
+    ) -> Result<bool, StateError> {
         let key = key(&record.id);
         loop {
             let as_known = match *known {
@@ -50,6 +57,8 @@ impl RecordStore {
             let mut write = self.transaction().when(as_known).put(&*key, record.encode());
             if record.state.is_final() && record.spec.to_clients() {
                 write = deliver::withdraw(write, &record.id);
+            } else if let Some(path) = wanted {
+                write = deliver::request(write, &record.id, path);
             }
             if let Some(revision) = self.store.commit(write).await?.revision() {
                 *known = Some(revision);

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_locks::Mutex;
 use forebay_state::Revision;
+use forebay_types::FsPath;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -66,21 +67,33 @@ impl RunnerShared {
     pub(super) async fn write(&self, entry: &Entry) -> Result<(), RunnerError> {
         let mut known = entry.writing.lock().await;
         let record = entry.job.lock().record(wall_clock());
-        self.save(&record, &mut known).await
+        self.save(&record, None, &mut known).await
     }
 
-    /// The same without all that a job can do without once it has ended, for a record that is too large.
+    /// The same, and mounts are asked to keep `path`.
+    pub(super) async fn write_request(&self, entry: &Entry, path: &FsPath) -> Result<(), RunnerError> {
+        let mut known = entry.writing.lock().await;
+        let record = entry.job.lock().record(wall_clock());
+        self.save(&record, Some(path), &mut known).await
+    }
+
+    /// Writes it down without all that a job can do without once it has ended, for a record that is too large.
     pub(super) async fn write_in_brief(&self, entry: &Entry) -> Result<(), RunnerError> {
         let mut known = entry.writing.lock().await;
         let record = entry.job.lock().record(wall_clock()).in_brief();
-        self.save(&record, &mut known).await
+        self.save(&record, None, &mut known).await
     }
 
-    async fn save(&self, record: &JobRecord, known: &mut Option<Revision>) -> Result<(), RunnerError> {
+    async fn save(
+        &self,
+        record: &JobRecord,
+        wanted: Option<&FsPath>,
+        known: &mut Option<Revision>,
+    ) -> Result<(), RunnerError> {
         if self.ended.is_cancelled() {
             return Err(RunnerError::Deposed);
         }
-        if self.records.save(record, known).await? {
+        if self.records.save(record, wanted, known).await? {
             return Ok(());
         }
         tracing::warn!(job = %record.id, "another coordinator leads by now: jobs are let go of");

@@ -5,6 +5,7 @@ mod ends;
 
 use std::time::Duration;
 
+use forebay_cluster::records::clients::MATERIALISE_REQUESTS;
 use forebay_state::{
     Committed, Entry as StoredEntry, FileOptions, FileStore, Lease, Snapshot, StateError, Transaction, Watch, Write,
 };
@@ -36,6 +37,8 @@ enum Mood {
     SlowOnce,
     /// Of the next one the caller is told that the store is not reached, and it is carried out when the mood is said again.
     LateOnce,
+    /// The next one that asks mounts to keep files is so.
+    LateRequest,
     /// Those are refused that say of a job that it has succeeded.
     Endless,
     /// Those are too large that name files of the directory `/s3/d1`.
@@ -79,6 +82,8 @@ impl StateStore for Fickle {
         let first = *mood.borrow_and_update();
         let store = Arc::clone(&self.store);
         let says = |text: &str| transaction.writes.iter().any(|write| puts(write, text));
+        let is_late =
+            first == Mood::LateOnce || (first == Mood::LateRequest && transaction.writes.iter().any(is_request));
         let is_refused = first == Mood::Strict || (first == Mood::Endless && says("\"state\":\"SUCCEEDED\""));
         match first {
             Mood::Away => return Err(self.away()),
@@ -89,7 +94,7 @@ impl StateStore for Fickle {
             Mood::Narrow if says("/s3/d1/f") => {
                 return Err(StateError::ValueTooLarge { key: "jobs/".into(), size: 2, limit: 1 });
             }
-            Mood::SlowOnce | Mood::LateOnce => {
+            _ if first == Mood::SlowOnce || is_late => {
                 self.is(Mood::Well);
                 mood.mark_unchanged();
             }
@@ -97,12 +102,12 @@ impl StateStore for Fickle {
         }
         // A task of its own: it happens even if the caller is gone.
         let carried_out = tokio::spawn(async move {
-            if matches!(first, Mood::Slow | Mood::SlowOnce | Mood::LateOnce) {
+            if is_late || matches!(first, Mood::Slow | Mood::SlowOnce) {
                 mood.changed().await.unwrap();
             }
             store.commit(transaction).await
         });
-        if first == Mood::LateOnce {
+        if is_late {
             *self.late.lock() = Some(carried_out);
             return Err(self.away());
         }
@@ -129,6 +134,10 @@ impl StateStore for Fickle {
 
 fn puts(write: &Write, text: &str) -> bool {
     matches!(write, Write::Put { value, .. } if String::from_utf8_lossy(value).contains(text))
+}
+
+fn is_request(write: &Write) -> bool {
+    matches!(write, Write::Put { key, .. } if key.starts_with(MATERIALISE_REQUESTS))
 }
 
 struct Cluster {

@@ -95,6 +95,25 @@ async fn the_order_of_a_job_that_is_stopped_goes_with_its_end_however_often_that
 }
 
 #[tokio::test]
+async fn a_request_of_which_the_store_said_nothing_does_not_come_after_its_job_has_ended() {
+    let cluster = Cluster::new().await;
+    mount(&cluster.store, "a:/mnt", None).await;
+    let runner = cluster.elect("one", |_| ()).await;
+    cluster.store.is(Mood::LateRequest);
+    let (report, _) = runner.submit(for_clients()).await.unwrap();
+    // That of the second try.
+    until_requested(&cluster).await;
+    mount(&cluster.store, "a:/mnt", Some((&report.id, whole()))).await;
+    assert_eq!(end(&runner, &report.id).await.state, JobState::Succeeded);
+    cluster.until_written(JobState::Succeeded).await;
+    let late = cluster.store.late.lock().take().expect("one write is late");
+    cluster.store.is(Mood::Well);
+    assert_eq!(late.await.unwrap().unwrap(), Committed::Conflict);
+    assert_eq!(request(&cluster).await, None);
+    runner.close().await;
+}
+
+#[tokio::test]
 async fn a_new_leader_withdraws_requests_of_jobs_that_have_ended_and_leaves_the_others() {
     let cluster = Cluster::new().await;
     mount(&cluster.store, "a:/mnt", None).await;
