@@ -91,13 +91,13 @@ impl Runner {
         Ok(runner)
     }
 
-    /// Takes a job, or finds the one of this kind for this path that is not ended. The flag says whether it is new.
+    /// Takes a job, or finds the one of this kind for this path that is not ended, and not asked to. The flag says whether it is new.
     ///
     /// It is listed at once, and written down and run whether or not this future is waited for.
     ///
     /// # Errors
     /// When the options do not go together, too many jobs wait, or it cannot be written down. After
-    /// [`RunnerError::Unclear`] the job is there, and submitting the same again finds it.
+    /// [`RunnerError::Unclear`] the job is there, and submitting the same again finds it, unless it was stopped.
     pub async fn submit(&self, spec: JobSpec) -> Result<(JobReport, bool), RunnerError> {
         spec.check()?;
         let (entry, is_new) = self.take(spec)?;
@@ -152,7 +152,7 @@ impl Runner {
         self.tasks.wait().await;
     }
 
-    /// The job of `spec` that is not ended, or a new one, which a task writes down and runs.
+    /// The job of `spec` that goes on, or a new one, which a task writes down and runs.
     fn take(&self, spec: JobSpec) -> Result<(Arc<Entry>, bool), RunnerError> {
         let mut last = self.submitting.lock();
         if self.shared.ended.is_cancelled() {

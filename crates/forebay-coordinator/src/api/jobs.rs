@@ -59,7 +59,7 @@ impl RequestBody for StopRequest {}
 
 /// Submit a job
 ///
-/// A job of this kind for this path that has not ended is not started twice: it is answered as it is.
+/// A job of this kind for this path that has not ended, and was not asked to, is not started twice: it is answered as it is.
 #[utoipa::path(
     post, path = "/jobs", tag = "jobs", operation_id = "submit_job", request_body = JobSpec,
     responses(

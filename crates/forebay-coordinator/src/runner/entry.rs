@@ -59,4 +59,10 @@ impl Entry {
     pub(super) fn is_ended(&self) -> bool {
         self.job.lock().is_ended()
     }
+
+    /// Whether it has ended, or is to.
+    pub(super) fn is_ending(&self) -> bool {
+        let job = self.job.lock();
+        job.is_ended() || job.stop_asked()
+    }
 }

@@ -51,6 +51,8 @@ impl RunnerShared {
         self.entries.lock().values().filter(|entry| !entry.is_ended()).count()
     }
 
+    /// The job of `spec` that goes on. One that was asked to stop is of no use to who submits it again, and while the state store is
+    /// away it does not end.
     pub(super) fn unfinished(&self, spec: &JobSpec) -> Option<Arc<Entry>> {
         let entries = self.entries.lock();
         let same = |entry: &&Arc<Entry>| {
@@ -58,7 +60,7 @@ impl RunnerShared {
                 && entry.spec.path() == spec.path()
                 && entry.spec.index_file() == spec.index_file()
                 && entry.spec.to_clients() == spec.to_clients()
-                && !entry.is_ended()
+                && !entry.is_ending()
         };
         entries.values().find(same).cloned()
     }

@@ -24,6 +24,24 @@ async fn a_job_whose_end_is_not_written_down_yet_holds_up_no_other_and_is_not_fo
 }
 
 #[tokio::test]
+async fn a_job_that_was_stopped_before_it_was_written_down_is_joined_by_none() {
+    let cluster = Cluster::new().await;
+    let runner = cluster.elect("one", |_| ()).await;
+    cluster.store.is(Mood::Away);
+    let Err(RunnerError::Unclear { id: stopped, .. }) = runner.submit(load()).await else { panic!("it is known") };
+    assert!(matches!(runner.stop(&stopped).await, Err(RunnerError::State(_))));
+    assert_eq!(runner.report(&stopped).unwrap().state, JobState::Waiting);
+    let Err(RunnerError::Unclear { id: next, .. }) = runner.submit(load()).await else { panic!("it is known") };
+    assert_ne!(next, stopped);
+    let again = runner.submit(load()).await;
+    assert!(matches!(&again, Err(RunnerError::Unclear { id: same, .. }) if *same == next), "{again:?}");
+    cluster.store.is(Mood::Well);
+    assert_eq!(end(&runner, &stopped).await.state, JobState::Stopped);
+    assert_eq!(end(&runner, &next).await.state, JobState::Succeeded);
+    runner.close().await;
+}
+
+#[tokio::test]
 async fn the_end_of_a_job_whose_record_is_too_large_is_written_down_in_brief() {
     let cluster = Cluster::new().await;
     cluster.cache.fail("/s3/d1", Call::Load, FailureKind::PermissionDenied, u32::MAX);
