@@ -19,6 +19,8 @@ const FREE_JOINS: usize = 3;
 const FIRST_PENALTY: Duration = Duration::from_secs(30);
 /// The longest that one is damped.
 const LONGEST_PENALTY: Duration = Duration::from_secs(600);
+/// When others may forget a join: far more than [`WINDOW`] and what their clocks differ by.
+const OLD_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// When a worker joined lately, by its own clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,12 @@ impl JoinHistory {
             None => Duration::ZERO,
             Some(too_many) => (FIRST_PENALTY * (1 << too_many.min(10))).min(LONGEST_PENALTY),
         }
+    }
+
+    /// Whether none of the joins counts any more at `now`, in seconds since 1970 by the clock of any machine.
+    #[must_use]
+    pub fn is_old(&self, now: u64) -> bool {
+        self.joins.iter().all(|join| now.saturating_sub(*join) >= OLD_AFTER.as_secs())
     }
 }
 
@@ -144,6 +152,15 @@ mod tests {
         assert_eq!(history.join(1_010 + WINDOW.as_secs()), Duration::ZERO);
         assert_eq!(history.joins.len(), 1, "what counts no more is not kept");
         assert_eq!(history.join(5), Duration::ZERO, "the clock was set back");
+    }
+
+    #[test]
+    fn a_history_is_old_when_no_clock_has_its_last_join_count() {
+        let mut history = JoinHistory::default();
+        history.join(1_000);
+        history.join(1_010);
+        assert!(!history.is_old(0) && !history.is_old(1_010 + OLD_AFTER.as_secs() - 1));
+        assert!(history.is_old(1_010 + OLD_AFTER.as_secs()));
     }
 
     #[test]

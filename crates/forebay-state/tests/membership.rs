@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_cluster::grants::Role;
-use forebay_cluster::records::members::{Addresses, DRAINS, DrainProgress, WorkerRecord, WorkerState};
-use forebay_cluster::{Membership as _, Reach, Topology};
+use forebay_cluster::records::members::{Addresses, DRAINS, DrainProgress, JOINS, WorkerRecord, WorkerState};
+use forebay_cluster::{JoinHistory, Membership as _, Reach, Topology};
 use forebay_locks::Mutex;
 use forebay_state::membership::{Members, MembersOptions, Registered, RegisteredOptions, Table};
 use forebay_state::{
@@ -207,6 +207,24 @@ async fn a_worker_that_flaps_owns_nothing_for_a_while() {
     let mut standing = worker.standing();
     let standing = *tokio::time::timeout(WITHIN, standing.wait_for(Option::is_some)).await.unwrap().unwrap();
     assert_eq!(standing.map(|standing| standing.state), Some(WorkerState::Damped));
+    worker.close().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn when_those_joined_that_are_long_gone_is_forgotten_as_a_new_one_joins() {
+    let scene = Scene::new().await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let key = |name: &str| format!("{JOINS}{}", encode_segment(name));
+    let joined = |ago: u64| serde_json::to_vec(&JoinHistory { joins: vec![now - ago] }).unwrap();
+    let known = Transaction::new().put(key("gone"), joined(2 * 24 * 3600)).put(key("lately"), joined(3600));
+    // As a release to come may write it.
+    scene.store.commit(known.put(key("new"), "{}")).await.unwrap();
+    let worker = scene.worker("w", "a:1");
+    tokio::time::timeout(WITHIN, worker.standing().wait_for(Option::is_some)).await.unwrap().unwrap();
+    let mut left: Vec<_> = scene.store.list(JOINS).await.unwrap().entries.into_iter().map(|entry| entry.key).collect();
+    left.sort_unstable();
+    assert_eq!(left, [key("lately"), key("new"), key("w")]);
     worker.close().await;
     scene.close().await;
 }

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{Committed, Lease, Revision, StateError, StateStore, Transaction, Update, encode_segment};
+use crate::{
+    Committed, Lease, MAX_TRANSACTION_OPERATIONS, Revision, StateError, StateStore, Transaction, Update, encode_segment,
+};
 use forebay_cluster::records::members::{DRAINS, DrainProgress, JOINS, WorkerRecord, WorkerState};
 use forebay_cluster::{JoinHistory, Registration, Standing};
 use forebay_locks::Mutex;
@@ -15,7 +17,7 @@ use forebay_types::Tenure;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// How long between two tries at a store that cannot be reached, or at a name that another process has.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
@@ -298,13 +300,31 @@ impl RegisteredShared {
     async fn join(&self) -> Result<Duration, StateError> {
         let key = format!("{JOINS}{}", encode_segment(&self.record.name));
         let known = self.store.get(&key).await?;
+        let (is_new, now) = (known.is_none(), unix_seconds());
         let history = known.and_then(|entry| serde_json::from_slice(&entry.value).ok());
         let mut history: JoinHistory = history.unwrap_or_default();
-        let penalty = history.join(unix_seconds());
+        let penalty = history.join(now);
         // Numbers: their encoding cannot fail.
         let value = serde_json::to_vec(&history).unwrap_or_default();
         self.store.commit(Transaction::new().put(key, value)).await?;
+        if is_new && let Err(error) = self.forget_old_joins(now).await {
+            debug!(worker = self.record.name, %error, "joins of workers that are long gone are not forgotten yet");
+        }
         Ok(penalty)
+    }
+
+    /// Forgets joins that count no more, of as many workers as one transaction takes: what a new name adds, those of workers that never
+    /// come back make up for. If one of them joins at this moment, nothing is forgotten.
+    async fn forget_old_joins(&self, now: u64) -> Result<(), StateError> {
+        let is_old = |value: &[u8]| serde_json::from_slice::<JoinHistory>(value).is_ok_and(|joins| joins.is_old(now));
+        let entries = self.store.list(JOINS).await?.entries;
+        let old = entries.into_iter().filter(|entry| is_old(&entry.value)).take(MAX_TRANSACTION_OPERATIONS);
+        let forget = old
+            .fold(Transaction::new(), |write, entry| write.if_unchanged(&*entry.key, entry.revision).delete(entry.key));
+        if !forget.writes.is_empty() {
+            self.store.commit(forget).await?;
+        }
+        Ok(())
     }
 
     /// Writes down what the worker is about to do. Of writes of which the store says nothing one may be carried out later: with what was
