@@ -26,6 +26,7 @@ mod audit;
 pub mod binding;
 pub mod block_size;
 mod builder;
+pub mod claimed;
 pub mod clients;
 pub mod cluster;
 pub mod control;

@@ -139,6 +139,13 @@ pub(crate) fn handover_sockets(mountpoint: &Path) -> Vec<PathBuf> {
     directories.map(|directory| PrivateSockets::of(&directory, mountpoint).handover).collect()
 }
 
+/// Where the process that has claimed `mountpoint`, which must be resolved, may have its number, in a file that it has locked.
+pub(crate) fn pid_files(mountpoint: &Path) -> Vec<PathBuf> {
+    let name = format!("{}.pid", name_of(mountpoint));
+    let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));
+    directories.map(|directory| directory.join(&name)).collect()
+}
+
 /// Where a keeper of the mount at `mountpoint`, which must be resolved, may listen.
 pub(crate) fn keeper_sockets(mountpoint: &Path) -> Vec<PathBuf> {
     let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));

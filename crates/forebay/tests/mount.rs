@@ -5,6 +5,7 @@ mod support;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ fn a_directory_is_mounted_in_the_background_read_written_and_unmounted() {
     succeed(["umount".as_ref(), fixture.mountpoint().as_os_str()]);
     assert!(!is_mounted(&fixture.mountpoint()));
     assert!(!is_running(pid), "umount waits for the end of the process");
-    assert!(!std::path::Path::new(pid_file).exists());
+    assert!(!Path::new(pid_file).exists());
     let log = fixture.log();
     assert!(log.contains("ready") && !log.contains("ERROR"), "{log}");
     let mode = std::fs::metadata(fixture.path("log")).unwrap().permissions().mode();
@@ -125,6 +126,33 @@ fn a_dead_mount_can_also_just_be_unmounted() {
     let again = run(["umount".as_ref(), fixture.mountpoint().as_os_str()]);
     assert_eq!(again.code, 3, "{again:?}");
     assert!(again.err.contains("nothing is mounted"), "{again:?}");
+}
+
+/// It is in another pod, whose run directory this one has, too: its number is nobody's here, and its claim is locked.
+#[test]
+fn the_end_of_a_process_that_is_not_seen_is_waited_for() {
+    let mut fixture = Fixture::new();
+    let ran = fixture.up(&[]);
+    assert_eq!(ran.code, 0, "{ran:?}\n{}", fixture.log());
+    let summary: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let pid_file = Path::new(summary["pid_file"].as_str().unwrap());
+    let state_file = pid_file.with_extension("json");
+    let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&state_file).unwrap()).unwrap();
+    state["process_started"] = 1.into();
+    let run_directory = tempfile::tempdir().unwrap();
+    let there = |path: &Path| run_directory.path().join(path.file_name().unwrap());
+    std::fs::write(there(&state_file), state.to_string()).unwrap();
+    let claim = File::create(there(pid_file)).unwrap();
+    claim.lock().unwrap();
+    let mut umount = forebay();
+    umount.arg("umount").arg(fixture.mountpoint()).env("FOREBAY_RUN_DIR", run_directory.path());
+    let mut umount = umount.spawn().unwrap();
+    eventually("the mount is gone", || !is_mounted(&fixture.mountpoint()));
+    // However long: it ends within some milliseconds if it does not wait.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(umount.try_wait().unwrap().is_none(), "it waits for the claim");
+    drop(claim);
+    assert!(umount.wait().unwrap().success());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `forebay umount`: takes a mount away, dead or alive.
 //!
 //! The kernel is asked first, so that a mount in use stays as it is and its users are named. The process that served it
-//! ends by itself when the mount is gone; that is waited for.
+//! ends by itself when the mount is gone; that is waited for, also where only its claim is seen, as of one in another pod.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use crate::exit::{Exit, Fault};
 use crate::holders::Holders;
 use crate::{output, runtime};
 use forebay_node::after_stop::{AfterStop, take_away_unless_followed};
+use forebay_node::claimed::Claimed;
 use forebay_node::process::Process;
 use forebay_node::state::{self, Claim, RunState};
 use forebay_node::{mountpoint, staged};
@@ -62,8 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mountpoint = mountpoint::resolve(&args.mountpoint)?;
     let found = state::find(&mountpoint);
-    // Held before it is looked at: it may end while the mount is tried to be taken away, and its number be a stranger's.
-    let serving = found.clone().map(|state| (Process::of(state.pid), state)).filter(|(_, state)| state.is_alive());
+    let serving = found.clone().and_then(|state| Some((Server::of(&state, &mountpoint)?, state)));
     let must_be_asked = match mount_table::inspect(&mountpoint)? {
         MountState::Dead { .. } => {
             clean_up(&mountpoint)?;
@@ -83,17 +83,51 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             false
         }
     };
-    let Some((process, state)) = serving else { return Ok(()) };
+    let Some((server, state)) = serving else { return Ok(()) };
     if must_be_asked {
-        process.ask_to_end();
+        server.ask_to_end();
     }
-    if process.wait_for_end(END_WITHIN) {
+    if server.wait_for_end(END_WITHIN) {
         tell_left(&state);
         return Ok(());
     }
     let what = format!("{} is unmounted, but process {} has not ended", mountpoint.display(), state.pid);
     let log = state.log.map(|log| format!("see its log, {}; ", log.display())).unwrap_or_default();
-    Err(Fault::new(Exit::Unavailable, what, format!("{log}`kill {}` ends it", state.pid)).into())
+    let next = match server {
+        Server::Seen(_) => format!("`kill {}` ends it", state.pid),
+        Server::Unseen(_) => "it is in another container, which has that number for it".to_owned(),
+    };
+    Err(Fault::new(Exit::Unavailable, what, format!("{log}{next}")).into())
+}
+
+/// The process that serves a mount, while it lives.
+enum Server {
+    Seen(Process),
+    /// It is in another PID namespace, of which this one has the run directory.
+    Unseen(Claimed),
+}
+
+impl Server {
+    /// The one that wrote `state`.
+    fn of(state: &RunState, mountpoint: &Path) -> Option<Self> {
+        // Held before it is looked at: it may end while the mount is tried to be taken away, and its number be a stranger's.
+        let process = Process::of(state.pid);
+        if state.is_alive() { Some(Self::Seen(process)) } else { Claimed::find(mountpoint).map(Self::Unseen) }
+    }
+
+    fn ask_to_end(&self) {
+        // Another one ends when the last reader does.
+        if let Self::Seen(process) = self {
+            process.ask_to_end();
+        }
+    }
+
+    fn wait_for_end(&self, limit: Duration) -> bool {
+        match self {
+            Self::Seen(process) => process.wait_for_end(limit),
+            Self::Unseen(claimed) => claimed.wait_for_end(limit),
+        }
+    }
 }
 
 /// What the unit of a mount runs when its process has ended.
