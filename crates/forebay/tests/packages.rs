@@ -9,12 +9,13 @@ fn packaged(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Systemd, where a mount and all else is about to start. What it is asked to do goes to the standard error.
+/// Systemd, where a mount is in the state `$MOUNT`, and all else is about to start. What it is asked to do goes to the standard error.
 const SYSTEMD: &str = r#"
 systemctl() {
     case "$*" in
     list-units*activating*) echo 'forebay-mount@mnt-my\x2ddata.service loaded activating start a mount' ;;
     list-units*) ;;
+    show*ActiveState*forebay-mount@*) echo "$MOUNT" ;;
     show*ActiveState*) echo activating ;;
     *is-active*) return 3 ;;
     *) echo "$*" >&2 ;;
@@ -23,15 +24,22 @@ systemctl() {
 invoke() { echo "$*" >&2; }
 "#;
 
-/// What a script asks systemd to do, in its order.
+/// What a script asks systemd to do, in its order, where a mount is about to start.
 fn asked_of_systemd(script: &str, arguments: &[&str]) -> Vec<String> {
+    asked_of_systemd_while("activating", script, arguments)
+}
+
+/// The same, where it is in the state `mount`.
+fn asked_of_systemd_while(mount: &str, script: &str, arguments: &[&str]) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let booted = directory.path().to_str().unwrap();
     // A function of the shell has no dash in its name.
     let script = packaged(script).replace("/run/systemd/system", booted).replace("deb-systemd-invoke", "invoke");
     let script = script.replace("systemd-sysusers", "true").replace("systemd-tmpfiles", "true");
+    // A configuration that is there is left alone.
+    let script = script.replace("/etc/forebay/forebay.toml", "/dev/null");
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("{SYSTEMD}{script}"), "script"]).args(arguments);
+    command.args(["-c", &format!("{SYSTEMD}{script}"), "script"]).args(arguments).env("MOUNT", mount);
     let Output { status, stderr, .. } = command.output().unwrap();
     assert!(status.success(), "{status}");
     String::from_utf8(stderr).unwrap().lines().map(str::to_owned).collect()
@@ -52,10 +60,32 @@ fn a_removal_ends_mounts_before_their_worker_also_those_that_wait_for_it() {
 
 #[test]
 fn an_upgrade_restarts_also_what_waits_to_be_ready() {
-    let asked = asked_of_systemd("debian/postinst", &["configure", "1.0"]);
-    let expected = ["--system daemon-reload", "restart forebay-worker.service", "restart forebay-coordinator.service"];
-    assert_eq!(asked, expected);
+    let mount = r"forebay-mount@mnt-my\x2ddata.service";
+    for (state, deb, rpm) in [
+        ("active", Some("reload"), Some("reload")),
+        ("reloading", Some("reload"), Some("reload")),
+        ("activating", Some("restart"), Some("try-restart")),
+        ("failed", None, None),
+    ] {
+        let of_mount = |action: Option<&str>| action.map(|action| format!("{action} {mount}"));
+        let expected = [
+            Some("--system daemon-reload".to_owned()),
+            of_mount(deb),
+            Some("restart forebay-worker.service".to_owned()),
+            Some("restart forebay-coordinator.service".to_owned()),
+        ];
+        let asked = asked_of_systemd_while(state, "debian/postinst", &["configure", "1.0"]);
+        assert_eq!(asked, expected.into_iter().flatten().collect::<Vec<_>>(), "{state}");
+        let expected = [
+            Some("daemon-reload".to_owned()),
+            of_mount(rpm),
+            Some("try-restart forebay-worker.service forebay-coordinator.service".to_owned()),
+        ];
+        let asked = asked_of_systemd_while(state, "rpm/post-install.sh", &["2"]);
+        assert_eq!(asked, expected.into_iter().flatten().collect::<Vec<_>>(), "{state}");
+    }
     assert_eq!(asked_of_systemd("debian/postinst", &["configure"]), ["--system daemon-reload"], "an installation");
+    assert_eq!(asked_of_systemd("rpm/post-install.sh", &["1"]), ["daemon-reload"], "an installation");
 }
 
 /// The command that makes the directory of a unit's mount, with `programs` before those of the system.

@@ -10,9 +10,15 @@ if [ -d /run/systemd/system ]; then
     if [ "$1" -ge 2 ]; then
         # Mounts are taken over with what is open in them, and before their worker is restarted: what was asked of it is answered
         # first.
-        for unit in $(systemctl list-units --plain --no-legend --state=active 'forebay-mount@*' 'forebay-up@*' | cut -d' ' -f1); do
-            systemctl reload "$unit" ||
-                echo "$unit goes on with the program that it has: systemctl status $unit says why" >&2
+        for unit in $(systemctl list-units --plain --no-legend --state=active,activating,reloading 'forebay-mount@*' 'forebay-up@*' | cut -d' ' -f1); do
+            case $(systemctl show --property=ActiveState --value "$unit") in
+            active | reloading)
+                systemctl reload "$unit" ||
+                    echo "$unit goes on with the program that it has: systemctl status $unit says why" >&2
+                ;;
+            # One that is not ready yet is not reloaded, and nobody reads from it.
+            activating) systemctl try-restart "$unit" || : ;;
+            esac
         done
         systemctl try-restart forebay-worker.service forebay-coordinator.service || :
     fi
