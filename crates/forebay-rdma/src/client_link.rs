@@ -108,6 +108,8 @@ pub(crate) struct LinkState {
     pub(crate) greeted: Cell<bool>,
     /// The peer wants its client to come again: over another connection, while what was asked over this one is answered.
     pub(crate) outlived: Cell<bool>,
+    /// It takes no more calls, while what was asked over it is answered.
+    pub(crate) retires: Cell<bool>,
     /// Why it cannot go on.
     pub(crate) broken: RefCell<Option<LinkError>>,
     /// Something of the above has changed.
@@ -126,6 +128,7 @@ impl LinkState {
             heard: Cell::new(Instant::now()),
             greeted: Cell::new(false),
             outlived: Cell::new(false),
+            retires: Cell::new(false),
             broken: RefCell::new(None),
             changed: Notify::new(),
             ended: CancellationToken::new(),
@@ -160,6 +163,14 @@ impl LinkState {
     pub(crate) fn break_off(&self, why: LinkError) {
         self.broken.borrow_mut().get_or_insert(why);
         self.changed.notify_one();
+    }
+
+    /// Has it take no more calls: they go over another connection, and this one ends with the last that has a caller.
+    pub(crate) fn retire(&self, reason: &str) {
+        if !self.retires.replace(true) {
+            tracing::warn!(peer = &*self.peer, reason, "an RDMA connection takes no more calls; another one is made");
+            self.changed.notify_one();
+        }
     }
 
     /// The peer's hello, as it was read: the tag that it shows, or why it will not do.

@@ -3,7 +3,6 @@
 //! Replies arrive in the I/O thread's handler, which finds the connection by its endpoint and the call by its number. A reply that
 //! is to be fetched has a task of its own, which owns the caller's buffer until the operation has ended.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
@@ -23,6 +22,7 @@ use crate::client_link::{Call, ClientLink, Command, LinkState};
 use crate::io_thread::Core;
 use crate::options::ClientOptions;
 use crate::ucx::exchange::{self, Announced, outgoing};
+use crate::ucx::fetches::Fetches;
 use crate::wire;
 
 /// An open connection.
@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     state: LinkState,
     pub(crate) endpoint: Endpoint,
     /// Replies whose payload is being fetched.
-    fetching: Cell<usize>,
+    fetches: Fetches,
     /// How long a fetch may go on after its caller has left.
     patience: Duration,
 }
@@ -74,9 +74,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Fetches a payload into the caller's buffer, which the operation owns meanwhile. A mount cannot answer the kernel
-    /// while its payload is in use here, not even with what another worker answered. So a fetch that goes on for
-    /// `patience` after its caller has left ends the connection.
+    /// Fetches a payload into the caller's buffer, which the operation owns meanwhile.
     fn fetch(self: &Rc<Self>, core: &Rc<Core>, mut announced: Announced, rendezvous: Rendezvous) {
         // There is one: payload is within the limit, and a limit comes with a buffer.
         let Some(into) = announced.call.into.take() else { return };
@@ -84,21 +82,11 @@ impl Connection {
         let registration = of_caller.as_ref().unwrap_or(&core.registration);
         let receiving = rendezvous.receive(smallvec![into], Some(registration));
         let connection = Rc::clone(self);
-        connection.fetching.update(|count| count + 1);
+        connection.fetches.begin();
         tokio::task::spawn_local(async move {
-            let state = &connection.state;
+            let Self { state, fetches, patience, .. } = &*connection;
             // Whenever it ends without them, the operation keeps the buffers until it has ended, too.
-            let received = tokio::select! {
-                received = receiving => Ok(received),
-                () = state.ended.cancelled() => Err(state.lost("it ended while a reply was being fetched")),
-                () = announced.call.forsaken(connection.patience) => {
-                    let why = state.lost(format!("a reply had not arrived {:?} after its caller left", connection.patience));
-                    state.break_off(why.clone());
-                    Err(why)
-                }
-            };
-            connection.fetching.update(|count| count - 1);
-            match received {
+            match fetches.end(state, &mut announced.call, *patience, receiving).await {
                 Ok((mut buffers, outcome)) => {
                     state.heard.set(Instant::now());
                     announced.ended(state, buffers.pop(), outcome);
@@ -180,7 +168,7 @@ impl ClientLink for Connection {
         let connection = Rc::new(Self {
             state: LinkState::new(peer, pass, options),
             endpoint: endpoint.clone(),
-            fetching: Cell::new(0),
+            fetches: Fetches::default(),
             patience: options.dead_after,
         });
         core.remember(&connection);
@@ -239,11 +227,11 @@ impl ClientLink for Connection {
     }
 
     fn watch(&self) -> bool {
-        self.state.calls.borrow_mut().watch() || self.fetching.get() > 0
+        self.state.calls.borrow_mut().watch() || self.fetches.are_under_way()
     }
 
     fn is_spent(&self) -> bool {
-        self.state.calls.borrow().is_spent() && self.fetching.get() == 0
+        self.state.calls.borrow().is_spent() && !self.fetches.are_awaited()
     }
 
     /// Each begins at once.

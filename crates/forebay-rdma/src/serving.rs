@@ -2,7 +2,7 @@
 //! silence and for the connection's end. What carries the messages, UCX or verbs, is a [`ClientLink`].
 //!
 //! A connection that takes no more calls serves those that it has beside the one that is made for the next: too many of its calls were
-//! given up, which hold what they have until they are answered, or its server has it come again.
+//! given up, which hold what they have until they are answered, a reply does not arrive, or its server has it come again.
 
 #[cfg(test)]
 mod tests;
@@ -309,7 +309,7 @@ async fn run<C: ClientLink>(
             }
             command = commands.try_recv().ok();
         }
-        if state.outlived.get() {
+        if state.outlived.get() || state.retires.get() {
             state.calls.borrow_mut().retire();
             return End::Retired(None);
         }

@@ -11,10 +11,13 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::client_link::LinkState;
+use crate::ucx::fetches::Fetches;
 
 const LONG: Duration = Duration::from_secs(60);
 /// Calls that a connection has under way at once; further ones wait, as those do for which there is no window.
 const WINDOWS: usize = 2;
+/// How long a fetch may go on after its caller has left.
+const PATIENCE: Duration = Duration::from_secs(6);
 
 type Answer = oneshot::Receiver<Result<Reply, CallError>>;
 
@@ -31,6 +34,7 @@ struct Fake {
     waiting: RefCell<VecDeque<(Request, Call)>>,
     /// Payload is on its way.
     receives: Cell<bool>,
+    fetches: Fetches,
     pings: Cell<usize>,
     is_closed: Cell<bool>,
 }
@@ -47,6 +51,18 @@ impl Fake {
         let call = calls.take(id).unwrap();
         drop(calls);
         call.end(Ok(Reply { provenance: Provenance::default(), body: Bytes::new(), payload: Payload::None }));
+    }
+
+    /// Answers the first call, whose payload is on its way until `arrives`.
+    fn fetch(self: &Rc<Self>, arrives: oneshot::Receiver<()>) {
+        let mut call = self.state.calls.borrow_mut().take(1).unwrap();
+        let link = Rc::clone(self);
+        link.fetches.begin();
+        drop(tokio::task::spawn_local(async move {
+            if let Err(why) = link.fetches.end(&link.state, &mut call, PATIENCE, arrives).await {
+                call.end(Err(why.into()));
+            }
+        }));
     }
 }
 
@@ -67,6 +83,7 @@ impl ClientLink for Fake {
             state: LinkState::new(peer, None, options),
             waiting: RefCell::default(),
             receives: Cell::new(false),
+            fetches: Fetches::default(),
             pings: Cell::new(0),
             is_closed: Cell::new(false),
         });
@@ -115,7 +132,8 @@ impl ClientLink for Fake {
     }
 
     fn is_spent(&self) -> bool {
-        self.state.calls.borrow().is_spent() && !self.receives.get() && self.waiting.borrow().is_empty()
+        let is_awaited = self.receives.get() || self.fetches.are_awaited();
+        self.state.calls.borrow().is_spent() && !is_awaited && self.waiting.borrow().is_empty()
     }
 
     fn take_waiting(&self) -> VecDeque<(Request, Call)> {
@@ -223,6 +241,31 @@ async fn a_connection_that_retired_ends_with_the_last_of_its_callers() {
         assert!(!first.is_closed.get(), "a caller waits for it");
         scene.leave(stays);
         until("it ends", || first.is_closed.get()).await;
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_goes_on_without_its_caller_ends_its_connection_when_the_others_have_their_answers() {
+    let test = async {
+        let scene = Scene::new(false, options(256));
+        let (leaves, mut stays) = (scene.call(), scene.call());
+        let first = scene.made(0).await;
+        until("both are under way", || first.under_way() == 2).await;
+        let (_arrives, arriving) = oneshot::channel();
+        first.fetch(arriving);
+        scene.leave(leaves);
+        tokio::time::sleep(2 * PATIENCE).await;
+        assert!(matches!(stays.try_recv(), Err(TryRecvError::Empty)), "it is answered, or failed");
+        assert!(!first.is_closed.get(), "a caller waits for it");
+        let next = scene.call();
+        let second = scene.made(1).await;
+        until("the next has begun over the other one", || second.under_way() == 1).await;
+        second.answer();
+        assert!(within("the next", next).await.unwrap().is_ok());
+        first.answer();
+        assert!(within("what stayed", stays).await.unwrap().is_ok());
+        until("it ends, though the fetch goes on", || first.is_closed.get()).await;
     };
     LocalSet::new().run_until(test).await;
 }
