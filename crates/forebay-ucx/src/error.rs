@@ -14,6 +14,8 @@ pub struct Status(pub(crate) sys::ucs_status_t);
 impl Status {
     /// It worked.
     pub const OK: Self = Self(sys::UCS_OK);
+    /// UCX got no memory for it.
+    pub const NO_MEMORY: Self = Self(sys::UCS_ERR_NO_MEMORY);
     /// The endpoint was closed before the operation ended.
     pub const CANCELED: Self = Self(sys::UCS_ERR_CANCELED);
     /// A device that was there is gone.

@@ -5,7 +5,7 @@ use forebay_identity::Pass;
 use forebay_memory::SpanMut;
 use forebay_transport::wire::{CONNECTION_ID, RequestHeader, set_tag};
 use forebay_transport::{CallError, LinkError, Provenance, Reply, Request};
-use forebay_ucx::{Resource, Version};
+use forebay_ucx::{Resource, Status, Version};
 
 use crate::client_link::{Call, LinkState, landed};
 use crate::gauges::Gauges;
@@ -92,7 +92,13 @@ impl Announced {
         let result = match outcome {
             Ok(received) if received == length => Ok(Reply { provenance, body, payload: landed(into, length) }),
             Ok(received) => Err(state.lost(format!("{received} of {length} bytes arrived"))),
-            Err(error) => Err(state.lost(error.to_string())),
+            Err(error) => {
+                // UCX then takes neither another attempt nor a refusal: the sender is rid of its payload when the connection ends.
+                if error == forebay_ucx::Error::Ended(Status::NO_MEMORY) {
+                    state.retire("UCX has no memory to fetch a reply");
+                }
+                Err(state.lost(error.to_string()))
+            }
         };
         call.end(result.map_err(CallError::from));
     }
@@ -109,4 +115,28 @@ pub(crate) fn check_lanes(state: &LinkState, lanes: &[Resource], require_rdma: b
         return Err(state.refused(reason));
     }
     Ok(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::{Semaphore, oneshot};
+
+    use super::*;
+    use crate::options::ClientOptions;
+
+    #[test]
+    fn a_connection_over_which_a_reply_is_not_fetched_for_want_of_memory_takes_no_more_calls() {
+        for (status, retires) in [(Status::NO_MEMORY, true), (Status::CANCELED, false)] {
+            let state = LinkState::new(&Arc::from("127.0.0.1:1"), None, &ClientOptions::new("test", 1 << 20));
+            let (answer, mut answered) = oneshot::channel();
+            let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+            let call = Call { into: None, window: None, came: 0, limit: 1, answer, timing: None, _permit: permit };
+            let announced = Announced { call, provenance: Provenance::default(), body: Bytes::new(), length: 1 };
+            announced.ended(&state, None, Err(forebay_ucx::Error::Ended(status)));
+            assert!(matches!(answered.try_recv(), Ok(Err(CallError::Link(LinkError::Lost { .. })))));
+            assert_eq!(state.retires.get(), retires, "{status}");
+        }
+    }
 }

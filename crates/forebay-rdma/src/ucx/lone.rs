@@ -187,7 +187,10 @@ impl Lone {
 
     /// Whether a connection takes another call.
     fn is_well(&self, key: usize) -> bool {
-        let is_left = self.worker.receiver().held.get(&key).is_none_or(|held| held.state.outlived.get());
+        let receiver = self.worker.receiver();
+        let held = receiver.held.get(&key);
+        let is_left = held.is_none_or(|held| held.state.outlived.get() || held.state.retires.get());
+        drop(receiver);
         !is_left && !is_broken(&self.worker, key)
     }
 
