@@ -32,7 +32,7 @@ pub(super) fn start(files: Files, dir: &Path, limits: Limits) -> io::Result<Fron
     let (operations, queue) = mpsc::channel();
     let thread = std::thread::Builder::new().name("forebay-uring".into()).spawn({
         let wake = Arc::clone(&wake);
-        move || Driver { table: Vec::new(), vacant: Vec::new(), under_way: 0, queue, wake, files, ring }.run()
+        move || Driver { table: Table::default(), vacant: Vec::new(), under_way: 0, queue, wake, files, ring }.run()
     })?;
     let back = Uring { operations: Some(operations), wake, thread: Some(thread) };
     Ok(Front::new(back, DEPTH, dir, limits))
@@ -88,15 +88,23 @@ impl UnderWay {
     }
 }
 
-/// Gives up what the kernel will not be heard of again. It may still write to the memory, which is never given back; but whoever waits
-/// for it is told.
-fn lose(under_way: Box<UnderWay>) {
-    Box::leak(under_way).operation.lose(io::Error::other("the io_uring of the disk is broken"));
+/// The operations that the kernel works on. Boxed: it keeps addresses of what is in them.
+///
+/// Dropped, also by a panic of the thread, it gives up those that the kernel will not be heard of again. It may still write to their
+/// memory, which is never given back; but whoever waits for them is told.
+#[derive(Default)]
+struct Table(Vec<Option<Box<UnderWay>>>);
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for under_way in self.0.drain(..).flatten() {
+            Box::leak(under_way).operation.lose(io::Error::other("the io_uring of the disk is broken"));
+        }
+    }
 }
 
 struct Driver {
-    /// Boxed: the kernel keeps addresses of what is in it.
-    table: Vec<Option<Box<UnderWay>>>,
+    table: Table,
     vacant: Vec<usize>,
     under_way: usize,
     queue: mpsc::Receiver<Operation>,
@@ -119,7 +127,6 @@ impl Driver {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
                 Err(error) => {
                     tracing::error!(%error, "the io_uring of a slab is broken, its disk is lost until restart");
-                    self.table.drain(..).flatten().for_each(lose);
                     return;
                 }
             }
@@ -157,12 +164,12 @@ impl Driver {
         let under_way = Some(Box::new(UnderWay::new(operation)));
         let position = match self.vacant.pop() {
             Some(position) => {
-                self.table[position] = under_way;
+                self.table.0[position] = under_way;
                 position
             }
             None => {
-                self.table.push(under_way);
-                self.table.len() - 1
+                self.table.0.push(under_way);
+                self.table.0.len() - 1
             }
         };
         self.under_way += 1;
@@ -171,7 +178,7 @@ impl Driver {
 
     /// Asks the kernel for what an operation still lacks.
     fn submit(&mut self, position: usize) {
-        let Some(under_way) = &mut self.table[position] else { return };
+        let Some(under_way) = &mut self.table.0[position] else { return };
         let done = under_way.done;
         let offset = under_way.operation.offset + done as u64;
         let entry = match &mut under_way.operation.kind {
@@ -214,7 +221,7 @@ impl Driver {
     }
 
     fn complete(&mut self, position: usize, result: i32) {
-        let Some(under_way) = &mut self.table[position] else { return };
+        let Some(under_way) = &mut self.table.0[position] else { return };
         let moved = match result {
             1.. => Ok(result as usize),
             0 => Err(Some(match under_way.operation.kind {
@@ -232,7 +239,7 @@ impl Driver {
             Err(error) => error.map(Err),
         };
         let Some(outcome) = outcome else { return self.submit(position) };
-        if let Some(ended) = self.table[position].take() {
+        if let Some(ended) = self.table.0[position].take() {
             self.vacant.push(position);
             self.under_way -= 1;
             ended.operation.end(outcome);
@@ -265,7 +272,7 @@ mod tests {
 
     /// Of a disk that is waited for however long it takes: nothing else would end the waiting.
     #[tokio::test]
-    async fn who_waits_for_a_ring_that_breaks_is_told_and_its_memory_stays_the_kernels() {
+    async fn who_waits_for_a_ring_whose_thread_panics_is_told_and_its_memory_stays_the_kernels() {
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4))).unwrap();
         let kept = Arc::new(Mutex::new(Vec::new()));
         let front = Front::new(Kept(Arc::clone(&kept)), 2, Path::new("slab"), Limits::default());
@@ -277,7 +284,12 @@ mod tests {
         assert!(futures::poll!(&mut waits).is_pending());
         let begun = std::mem::take(&mut *kept.lock());
         assert_eq!(begun.len(), 2, "the third waits for a place");
-        begun.into_iter().for_each(|operation| lose(Box::new(UnderWay::new(operation))));
+        let thread = std::thread::spawn(move || {
+            let under_way = |operation| Some(Box::new(UnderWay::new(operation)));
+            let _table = Table(begun.into_iter().map(under_way).collect());
+            panic!("as the thread of a ring may");
+        });
+        assert!(thread.join().is_err());
         assert!(matches!(futures::poll!(&mut read), Poll::Ready(Err(error)) if !is_silent(&error)));
         assert!(matches!(futures::poll!(&mut write), Poll::Ready(Err(error)) if !is_silent(&error)));
         // The third is begun: by a ring that is gone, it ends at once.
