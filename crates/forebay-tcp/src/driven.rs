@@ -98,7 +98,8 @@ impl DrivenConnections {
         let (answer, answered) = oneshot::channel();
         let Unread { into, permit } = owned;
         let call = Call { into, limit, answer, load: None, permit };
-        match lone.call(request, call, answered, &self.waits, turn.until()) {
+        let driven = || lone.call(request, call, answered, &self.waits, turn.until());
+        match driving::or_lost(|| self.berths.lock().lost(), driven) {
             Came::Answered(lone, result) => {
                 turn.answered();
                 self.restraint.prompt();

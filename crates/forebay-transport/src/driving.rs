@@ -40,7 +40,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-pub use berths::{Berth, Berths, LINGER};
+pub use berths::{Berth, Berths, LINGER, or_lost};
 pub use dozing::{Dozing, Step};
 pub use helm::{Helm, Taken};
 pub use restraint::Restraint;

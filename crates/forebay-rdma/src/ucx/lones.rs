@@ -89,7 +89,8 @@ impl UcxLones {
             return Asked::Not { call, may_wait: false };
         }
         let Some(mut lone) = self.take(thread) else { return Asked::Not { call, may_wait: true } };
-        match lone.call(self.number, request, call, answered, (&self.waits, turn.until())) {
+        let driven = || lone.call(self.number, request, call, answered, (&self.waits, turn.until()));
+        match driving::or_lost(|| self.workers.lost(), driven) {
             Came::Answered(result) => {
                 turn.answered();
                 restraint.prompt();

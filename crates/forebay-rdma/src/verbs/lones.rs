@@ -90,7 +90,8 @@ impl Lones {
             return Asked::Not { call, may_wait: false };
         }
         let Some(lone) = self.take(thread) else { return Asked::Not { call, may_wait: true } };
-        match lone.call(request, call, answered, &self.waits, turn.until()) {
+        let driven = || lone.call(request, call, answered, &self.waits, turn.until());
+        match driving::or_lost(|| self.berths.lock().lost(), driven) {
             Came::Answered(lone, result) => {
                 turn.answered();
                 restraint.prompt();

@@ -145,8 +145,29 @@ impl<C> Berths<C> {
     }
 }
 
+/// What comes of `call`, which has a connection that was taken. If it panics the connection is gone, too: `lost` is to say so to the
+/// [`Berths`], which would count it for ever.
+pub fn or_lost<T>(lost: impl FnOnce(), call: impl FnOnce() -> T) -> T {
+    let mut unwinding = Unwinding(Some(lost));
+    let came = call();
+    unwinding.0 = None;
+    came
+}
+
+struct Unwinding<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Unwinding<F> {
+    fn drop(&mut self) {
+        if let Some(lost) = self.0.take() {
+            lost();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use proptest::prelude::*;
 
@@ -197,6 +218,20 @@ mod tests {
         }
         assert_eq!(berths.take(now), Berth::Wait);
         berths.lost();
+        assert_eq!(berths.take(now), Berth::Make);
+    }
+
+    #[test]
+    fn one_whose_thread_panics_makes_room() {
+        let (mut berths, now) = (Berths::new(), Instant::now());
+        for connection in 0..MAX as u32 {
+            made(&mut berths, connection, now);
+            assert_eq!(berths.take(now), Berth::Take(connection));
+        }
+        assert_eq!(or_lost(|| berths.lost(), || 7), 7);
+        assert_eq!(berths.take(now), Berth::Wait, "its thread has it");
+        let panics = AssertUnwindSafe(|| or_lost(|| berths.lost(), || panic!("as a call may")));
+        assert!(catch_unwind(panics).is_err());
         assert_eq!(berths.take(now), Berth::Make);
     }
 
