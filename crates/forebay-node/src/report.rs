@@ -219,6 +219,7 @@ pub struct Listener {
     pub registered_bytes: u64,
     pub connections: u64,
     pub refused_connections: u64,
+    pub no_room_connections: u64,
     pub requests: u64,
     pub bytes_received: u64,
     pub replies: u64,

@@ -10,6 +10,7 @@ pub(crate) struct Gauges {
     pub(crate) unadmitted: AtomicU64,
     pub(crate) forged: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) no_room: AtomicU64,
     /// Reads of workers' memory without their help, and those that were not believed.
     pub(crate) one_sided: AtomicU64,
     pub(crate) one_sided_refused: AtomicU64,
@@ -32,6 +33,10 @@ impl Gauges {
 
     pub(crate) fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_no_room(&self) {
+        self.no_room.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A message of `peer`'s connection does not show its pass: UCX believes what a message says of the connection that it belongs

@@ -98,6 +98,8 @@ pub struct IoThreadStats {
     pub forged: u64,
     /// Connections that a server on it did not accept, for whatever reason.
     pub refused: u64,
+    /// Connections that a server on it had no place for: refused, or closed for another one before they had said hello.
+    pub no_room: u64,
     /// Reads by clients on it of workers' memory, without these workers' help. Over verbs alone.
     pub one_sided: u64,
     /// Such reads that were not believed, and asked the worker.
@@ -358,6 +360,7 @@ impl IoThread {
             unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
             forged: self.gauges.forged.load(Ordering::Relaxed),
             refused: self.gauges.refused.load(Ordering::Relaxed),
+            no_room: self.gauges.no_room.load(Ordering::Relaxed),
             one_sided: 0,
             one_sided_refused: 0,
             in_messages: 0,

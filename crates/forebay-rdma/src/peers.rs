@@ -22,7 +22,7 @@ use bytes::Bytes;
 use forebay_memory::Spans;
 use forebay_metrics::LatencyHistogram;
 use forebay_one_sided::Location;
-use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse, Refusal};
+use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader, set_tag};
 use forebay_transport::{
     Caller, ConnectionAudit, Flags, PendingRecord, Provenance, Request, Response, ResponsePayload, Service, answer,
@@ -147,11 +147,14 @@ impl<L: PeerLink> Peers<L> {
         peer: Option<SocketAddr>,
         client_id: Option<NonZeroU64>,
     ) -> Result<PendingPeer, &'static str> {
-        const FULL: &str = "this server has all that it may have";
+        let full = || {
+            self.gauges.count_no_room();
+            "this server has all that it may have"
+        };
         let now = Instant::now();
         let mut admission = self.admission.borrow_mut();
         if admission.greeted_count() >= self.options.max_connections {
-            return Err(FULL);
+            return Err(full());
         }
         if self.options.security.as_ref().is_some_and(|security| !security.lets_in(client_id, now)) {
             self.gauges.count_unadmitted();
@@ -161,10 +164,10 @@ impl<L: PeerLink> Peers<L> {
         let done = Rc::new(Notify::new());
         match admission.arrive(from.ip(), &done, now) {
             Arrival::Taken { number, makes_way } => {
-                makes_way.iter().for_each(|oldest| oldest.notify_one());
+                makes_way.iter().for_each(|oldest| self.makes_way(oldest));
                 Ok(PendingPeer { number, from, client_id, done })
             }
-            Arrival::Refused | Arrival::Later(_) => Err(FULL),
+            Arrival::Refused | Arrival::Later(_) => Err(full()),
         }
     }
 
@@ -272,7 +275,7 @@ impl<L: PeerLink> Peers<L> {
         if let (Some(security), Some(proved)) = (&self.options.security, &proved) {
             security.takes_in(proved, SystemTime::now())?;
         }
-        self.admission.borrow_mut().greeted(peer.number, &peer.last_use, now).map_err(why)?;
+        self.admission.borrow_mut().greeted(peer.number, &peer.last_use, now).map_err(|why| self.no_room(why))?;
         let tag = proved.as_ref().map_or(0, |proved| proved.pass.server);
         if let Some(proved) = proved {
             tracing::debug!(peer = peer.name, identity = %proved.identity(), "RDMA connection admitted");
@@ -451,17 +454,6 @@ impl<L> Peer<L> {
             recorder.stage(Kind::Answer, Stage::Queue, asked.duration_since(arrived));
             recorder.stage(Kind::Answer, Stage::Store, asked.elapsed());
         }
-    }
-}
-
-/// Why a connection that has greeted is not taken in.
-fn why(refusal: Refusal) -> String {
-    match refusal {
-        Refusal::Full(limit) => format!("this server has its {limit} connections; raise `worker.max_connections`"),
-        Refusal::Client(limit) => format!(
-            "this server has {limit} connections from your address; raise its `worker.max_connections_per_client`"
-        ),
-        Refusal::MadeWay => "it said hello too late".to_owned(),
     }
 }
 

@@ -90,6 +90,7 @@ impl Driven for VerbsThread {
             unadmitted: stats.unadmitted,
             forged: stats.forged,
             refused: stats.refused,
+            no_room: stats.no_room,
             one_sided: stats.one_sided,
             one_sided_refused: stats.one_sided_refused,
             in_messages: stats.in_messages,

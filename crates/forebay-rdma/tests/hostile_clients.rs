@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use common::raw::{Raw, announce, by_hand, noise, send};
 use common::*;
-use forebay_rdma::{Library, RdmaServer, RdmaTransport, ServerOptions, wire};
+use forebay_rdma::{IoThreadStats, Library, RdmaServer, RdmaTransport, ServerOptions, wire};
 use forebay_transport::conformance::{Behaviour, Scripted, pattern, read, until};
 use forebay_transport::wire::{
     CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, MAX_PAYLOAD, MAX_REQUEST_BODY, RequestHeader,
@@ -37,6 +37,12 @@ impl Scene {
         let scene = Self { library, server, link };
         assert_serves(&scene.link).await;
         Some(scene)
+    }
+
+    /// How many connections were not accepted, and for how many there was no place.
+    fn refused(&self) -> (u64, u64) {
+        let IoThreadStats { refused, no_room, .. } = self.server.io_thread().stats();
+        (refused, no_room)
     }
 
     async fn end(self) {
@@ -262,6 +268,7 @@ fn one_connection_more_than_allowed_is_refused_and_one_request_more_fails() {
         let refused = raw.connect(scene.server.local_addr());
         send(&refused, wire::HELLO, &wire::hello(&ours(), raw.version()), Payload::None);
         tokio::time::timeout(Duration::from_secs(20), refused.failed()).await.expect("it is refused");
+        assert_eq!(scene.refused(), (1, 1));
         for id in 1..=4 {
             let request = read(Behaviour::Never, id, 0, 100, LONG);
             send(&endpoint, wire::REQUEST, &RequestHeader::of(id, &request).encode(), Payload::None);
@@ -271,6 +278,46 @@ fn one_connection_more_than_allowed_is_refused_and_one_request_more_fails() {
         assert_eq!(raw.unheard(), 0);
         endpoint.close(true).await;
         refused.close(true).await;
+        scene.end().await;
+    });
+}
+
+#[test]
+fn connections_for_which_there_is_no_place_are_counted() {
+    by_hand(async {
+        let limit = |options: &mut ServerOptions| options.max_connections_per_client = 1;
+        let Some(scene) = Scene::new(limit).await else { return };
+        let raw = Raw::new(scene.library, &HEARS);
+        let endpoint = raw.connect(scene.server.local_addr());
+        send(&endpoint, wire::HELLO, &wire::hello(&ours(), raw.version()), Payload::None);
+        assert_dismissed(&raw, &endpoint, "a hello too many of this host").await;
+        assert_eq!(scene.refused(), (0, 1));
+        scene.end().await;
+        let places = |options: &mut ServerOptions| options.max_greeting_per_client = 1;
+        let Some(scene) = Scene::new(places).await else { return };
+        let silent = raw.connect(scene.server.local_addr());
+        until("it is accepted", || scene.server.connections() == 2).await;
+        // Whoever comes before it has had the time for a hello is refused.
+        let begun = Instant::now();
+        let taken = loop {
+            let next = raw.connect(scene.server.local_addr());
+            send(&next, wire::HELLO, &wire::hello(&ours(), raw.version()), Payload::None);
+            let refused = tokio::time::timeout(Duration::from_secs(20), next.failed());
+            tokio::select! {
+                _ = refused => {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "it is never taken in");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                heard = raw.next("a welcome") => {
+                    assert_eq!(heard.message, wire::WELCOME);
+                    break next;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), silent.failed()).await.expect("it makes way");
+        let (refused, no_room) = scene.refused();
+        assert_eq!(no_room, refused + 1);
+        taken.close(true).await;
         scene.end().await;
     });
 }

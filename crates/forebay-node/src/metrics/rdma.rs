@@ -28,6 +28,12 @@ pub(super) fn of_cards(rdma: &Rdma, families: &mut Families) {
         families
             .counter("forebay_rdma_refused_connections_total", "RDMA connections that were not accepted")
             .add(card, listener.refused_connections);
+        families
+            .counter(
+                "forebay_rdma_no_room_connections_total",
+                "RDMA connections that a worker refused, or closed before their hello, as it had no place for them",
+            )
+            .add(card, listener.no_room_connections);
     }
     let cards = rdma.cards.iter().map(|card| (&card.card, card.registered_bytes));
     let listening = rdma.listeners.iter().map(|listener| (&listener.card, listener.registered_bytes));

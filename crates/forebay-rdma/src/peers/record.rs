@@ -1,11 +1,13 @@
-//! What is told to whoever keeps a record: who is let in or sent away, and what it asks for, as over TCP.
+//! What is told to whoever keeps a record: who is let in or sent away, and what it asks for, as over TCP. And for whom there is no room.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use forebay_transport::connection::Refusal;
 use forebay_transport::{ConnectionAudit, Request, subject_of};
 use forebay_types::Failure;
+use tokio::sync::Notify;
 
 use super::{Peer, Peers, UNNAMED};
 use crate::peer_link::PeerLink;
@@ -22,6 +24,27 @@ impl<L: PeerLink> Peers<L> {
     pub(super) fn sent_away(&self, peer: &Peer<L>, why: &dyn Display) {
         let audit = peer.audit.get().cloned().or_else(|| self.audit(peer.from, None));
         audit.iter().for_each(|audit| audit.turned_away(why));
+    }
+
+    /// A connection has to make way for another one: it has not said hello for long.
+    pub(super) fn makes_way(&self, oldest: &Notify) {
+        tracing::warn!("closed an RDMA connection that said no hello, since more wait than there may be");
+        self.gauges.count_no_room();
+        oldest.notify_one();
+    }
+
+    /// Why a connection that has greeted is not taken in.
+    pub(super) fn no_room(&self, refusal: Refusal) -> String {
+        let why = match refusal {
+            Refusal::Full(limit) => format!("this server has its {limit} connections; raise `worker.max_connections`"),
+            Refusal::Client(limit) => format!(
+                "this server has {limit} connections from your address; raise its `worker.max_connections_per_client`"
+            ),
+            // It was counted when it had to.
+            Refusal::MadeWay => return "it said hello too late".to_owned(),
+        };
+        self.gauges.count_no_room();
+        why
     }
 
     /// Who records what a connection asks for, whether it proved something or not.

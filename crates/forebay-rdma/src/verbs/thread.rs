@@ -70,6 +70,8 @@ pub struct VerbsThreadStats {
     pub forged: u64,
     /// Connections that a server on it did not accept, for whatever reason.
     pub refused: u64,
+    /// Connections that a server on it had no place for: refused, or closed for another one before they had said hello.
+    pub no_room: u64,
     /// Reads by clients on it of workers' memory, without these workers' help.
     pub one_sided: u64,
     /// Such reads that were not believed, and asked the worker: what they read was evicted, or corrupt.
@@ -183,6 +185,7 @@ impl VerbsThread {
             unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
             forged: self.gauges.forged.load(Ordering::Relaxed),
             refused: self.gauges.refused.load(Ordering::Relaxed),
+            no_room: self.gauges.no_room.load(Ordering::Relaxed),
             one_sided: self.gauges.one_sided.load(Ordering::Relaxed),
             one_sided_refused: self.gauges.one_sided_refused.load(Ordering::Relaxed),
             in_messages: self.gauges.in_messages.load(Ordering::Relaxed),
