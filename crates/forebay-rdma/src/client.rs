@@ -10,14 +10,15 @@ use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, Tra
 use forebay_ucx::{Patience, Spin};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::client_link::{Call, Command};
+use crate::client_link::{Answer, Call, Command};
 use crate::connection::Connection;
+use crate::gate::Asked;
 use crate::io_thread::IoThread;
 use crate::options::ClientOptions;
 use crate::serving::serve;
 use crate::trace::{Kind, Recorder, Timing};
 use crate::ucx::lones::UcxLones;
-use crate::verbs::{Asked, Lones, VerbsConnection, VerbsThread};
+use crate::verbs::{Lones, VerbsConnection, VerbsThread};
 use crate::wire;
 
 /// The longest read whose answer a thread waits for itself.
@@ -52,9 +53,6 @@ impl Thread {
         }
     }
 }
-
-/// What a call comes to.
-type Answer = Result<Reply, CallError>;
 
 /// Tells the connection to look for calls whose caller has left.
 struct Leaving<'a>(&'a mpsc::UnboundedSender<Command>);

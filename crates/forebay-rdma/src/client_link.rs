@@ -20,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 use crate::options::ClientOptions;
 use crate::trace::{Outcome, Timing};
 
+/// What a call comes to.
+pub(crate) type Answer = Result<Reply, CallError>;
+
 /// A call that waits for its answer, and what it owns until then.
 pub(crate) struct Call {
     /// Where payload goes.
@@ -31,7 +34,7 @@ pub(crate) struct Call {
     /// The most payload that was asked for.
     pub(crate) limit: u32,
     /// Where the answer goes.
-    pub(crate) answer: oneshot::Sender<Result<Reply, CallError>>,
+    pub(crate) answer: oneshot::Sender<Answer>,
     /// Its way through the stages, if that is recorded.
     pub(crate) timing: Option<Timing>,
     /// Its place among the calls under way.
@@ -40,7 +43,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// Ends it. Its caller may have left: then its buffer goes back to its pool here.
-    pub(crate) fn end(self, result: Result<Reply, CallError>) {
+    pub(crate) fn end(self, result: Answer) {
         if let Some(timing) = self.timing {
             let moved = |reply: &Reply| match &reply.payload {
                 Payload::Landed(bytes) => bytes.len() as u64,

@@ -32,6 +32,7 @@ mod context;
 mod driven;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod gate;
 mod gauges;
 mod growing;
 mod io_thread;

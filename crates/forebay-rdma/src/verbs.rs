@@ -44,7 +44,7 @@ mod thread;
 
 pub(crate) use connection::Connection as VerbsConnection;
 pub use forebay_verbs::{Device, Error as VerbsError, Library as VerbsLibrary};
-pub(crate) use lones::{Asked, Lones};
+pub(crate) use lones::Lones;
 pub use options::VerbsOptions;
 pub use server::VerbsServer;
 pub use thread::{VerbsThread, VerbsThreadStats};

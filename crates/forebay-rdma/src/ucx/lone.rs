@@ -19,13 +19,13 @@ use bytes::Bytes;
 use forebay_memory::SpanMut;
 use forebay_transport::driving::Waits;
 use forebay_transport::wire::CONNECTION_ID;
-use forebay_transport::{CallError, LinkError, Reply, Request};
+use forebay_transport::{LinkError, Request};
 use forebay_ucx::{Context, Fetch, Incoming, LoneWorker, MessageReceiver, Registration, Version};
 use tokio::sync::oneshot::{Receiver, error::TryRecvError};
 use tokio_util::sync::CancellationToken;
 
 use crate::caller_memory::CallerMemory;
-use crate::client_link::{Call, LinkState};
+use crate::client_link::{Answer, Call, LinkState};
 use crate::gauges::{Counted, Gauges};
 use crate::options::ClientOptions;
 use crate::serving::to_an_address;
@@ -34,9 +34,6 @@ use crate::wire::{self, Received};
 
 /// How many rounds of progress make one look: between two looks a busy-polling thread gives way, and looks at the clock.
 const ROUNDS: usize = 16;
-
-/// What a call comes to.
-pub(crate) type Answer = Result<Reply, CallError>;
 
 /// See above.
 pub(crate) struct Lone {

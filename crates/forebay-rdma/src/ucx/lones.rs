@@ -11,21 +11,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_locks::Mutex;
 use forebay_transport::connection::{Liveness, Verdict};
-use forebay_transport::driving::{self, Berth, Restraint, Waits};
+use forebay_transport::driving::{self, Berth, Restraint};
 use forebay_transport::{LinkError, Op, Request};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::client_link::{Call, Command};
+use crate::client_link::{Answer, Call, Command};
+use crate::gate::{Asked, Gate};
 use crate::io_thread::{Core, IoThread};
 use crate::options::ClientOptions;
-use crate::ucx::lone::{Answer, Came, Linked, Lone};
+use crate::ucx::lone::{Came, Linked, Lone};
 use crate::ucx::worker_pool::WorkerPool;
-use crate::verbs::Asked;
 
-/// The longest body of a request that is sent so: one that fits a message's header.
-const SMALL_BODY: usize = 512;
 /// How long no connection is made after that has failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// And no worker of UCX, which says itself what it lacks: most often a limit, such as that of locked memory, that stays as it is.
@@ -37,11 +34,8 @@ pub(crate) struct UcxLones {
     address: Arc<str>,
     options: ClientOptions,
     workers: Arc<WorkerPool>,
-    waits: Waits,
     connecting: Mutex<Connecting>,
-    /// What is to end before the link has: threads, tasks.
-    tasks: TaskTracker,
-    stop: CancellationToken,
+    gate: Gate,
 }
 
 /// Whether a connection is to be made. One is made at a time.
@@ -60,10 +54,8 @@ impl UcxLones {
             address: Arc::clone(address),
             options: options.clone(),
             workers,
-            waits: Waits::new(options.drive.spin),
             connecting: Mutex::default(),
-            tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
+            gate: Gate::new(options.drive),
         })
     }
 
@@ -76,36 +68,31 @@ impl UcxLones {
         call: Call,
         answered: &mut oneshot::Receiver<Answer>,
     ) -> Asked {
-        if request.body_len() > SMALL_BODY || !self.workers.is_possible() {
+        if !self.workers.is_possible() {
             return Asked::Not { call, may_wait: true };
         }
-        let Some(turn) = driving::begin(&self.options.drive, request.deadline) else {
-            return Asked::Not { call, may_wait: true };
-        };
-        // Who closes the link waits for what is under way.
-        let _token = self.tasks.token();
         // First: none is made for reads that are not waited for.
-        if restraint.holds_back() {
-            return Asked::Not { call, may_wait: false };
-        }
+        let entered = match self.gate.enter(request, restraint) {
+            Ok(entered) => entered,
+            Err(may_wait) => return Asked::Not { call, may_wait },
+        };
         let Some(mut lone) = self.take(thread) else { return Asked::Not { call, may_wait: true } };
-        let driven = || lone.call(self.number, request, call, answered, (&self.waits, turn.until()));
+        let driven = || lone.call(self.number, request, call, answered, (self.gate.waits(), entered.until()));
         match driving::or_lost(|| self.workers.lost(), driven) {
             Came::Answered(result) => {
-                turn.answered();
-                restraint.prompt();
+                entered.answered();
                 self.workers.count_driven();
                 self.put_back(thread, lone);
                 Asked::Ended(result)
             }
             Came::Gone(call) => {
                 // A server that closes each of them is not to be connected to for each read.
-                restraint.late();
+                entered.late();
                 self.put_back(thread, lone);
                 Asked::Not { call, may_wait: false }
             }
             Came::Late => {
-                restraint.late();
+                entered.late();
                 self.hand_over(thread, lone)
             }
         }
@@ -143,7 +130,7 @@ impl UcxLones {
     /// Has one made, or the one that there is connected, on the I/O thread. One that was made the next read has connected.
     #[cold]
     fn make(self: &Arc<Self>, thread: &IoThread, lone: Option<Lone>) {
-        let (this, token, is_new) = (Arc::clone(self), self.tasks.token(), lone.is_none());
+        let (this, token, is_new) = (Arc::clone(self), self.gate.token(), lone.is_none());
         let has_begun = thread.run(move |core| {
             let stop = core.stop.clone();
             drop(tokio::task::spawn_local(async move {
@@ -182,7 +169,7 @@ impl UcxLones {
     }
 
     async fn connect(&self, mut lone: Lone) -> Result<(), LinkError> {
-        let (number, peer, options, stop) = (self.number, &self.address, &self.options, &self.stop);
+        let (number, peer, options, stop) = (self.number, &self.address, &self.options, self.gate.stop());
         let link = Linked { number, peer, options, stop, client_id: self.workers.client_id() };
         let connected = tokio::select! {
             () = stop.cancelled() => Ok(()),
@@ -197,7 +184,7 @@ impl UcxLones {
     #[cold]
     fn hand_over(self: &Arc<Self>, thread: &IoThread, lone: Lone) -> Asked {
         let (commands, queue) = mpsc::unbounded_channel();
-        let (this, token) = (Arc::clone(self), self.tasks.token());
+        let (this, token) = (Arc::clone(self), self.gate.token());
         thread.run(move |core| {
             let core = Rc::clone(core);
             drop(tokio::task::spawn_local(async move {
@@ -231,7 +218,7 @@ impl UcxLones {
             tokio::select! {
                 biased;
                 outcome = lone.ended(self.number) => return outcome,
-                () = self.stop.cancelled() => return Some(lost("it was closed".to_owned())),
+                () = self.gate.stop().cancelled() => return Some(lost("it was closed".to_owned())),
                 () = core.stop.cancelled() => return Some(lost("it was closed".to_owned())),
                 // There is one caller, and it says nothing else; it says that it has left by its end, too.
                 _ = commands.recv() => return Some(lost("its caller has left".to_owned())),
@@ -254,9 +241,7 @@ impl UcxLones {
 
     /// Ends all connections of the link, once no thread waits and no call is late; none is made any more.
     pub(crate) async fn close(&self, thread: &IoThread) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.gate.close().await;
         for lone in self.workers.take_all(self.number) {
             let workers = Arc::clone(&self.workers);
             let (ended, is_ended) = oneshot::channel();
@@ -274,6 +259,6 @@ impl UcxLones {
 
     /// The same without waiting: they end when nobody uses them, or somebody has used them.
     pub(crate) fn give_up(&self) {
-        self.stop.cancel();
+        self.gate.give_up();
     }
 }

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use forebay_identity::Pass;
 use forebay_transport::driving::{Dozing, Step, Waits};
 use forebay_transport::wire::CONNECTION_ID;
-use forebay_transport::{CallError, LinkError, Reply, Request};
+use forebay_transport::{LinkError, Request};
 use forebay_verbs::{Completion, Ended, Exposure, QueuePair};
 use tokio::sync::oneshot::Receiver;
 
-use crate::client_link::{Call, unasked};
+use crate::client_link::{Answer, Call, unasked};
 use crate::gauges::{Counted, Gauges};
 use crate::verbs::channel::{Channel, Incoming, takes_credit};
 use crate::verbs::connection::parts;
@@ -32,9 +32,6 @@ use crate::wire;
 
 /// How often a batch of completions is taken in before the thread looks at the clock: a peer may send without end.
 const BURST: usize = 8;
-
-/// What a call comes to.
-pub(crate) type Answer = Result<Reply, CallError>;
 
 /// See above.
 pub(crate) struct Lone {

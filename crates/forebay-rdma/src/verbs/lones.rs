@@ -14,45 +14,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use forebay_locks::Mutex;
-use forebay_transport::driving::{self, Berth, Berths, LINGER, Restraint, Waits};
+use forebay_transport::driving::{self, Berth, Berths, LINGER, Restraint};
 use forebay_transport::{LinkError, Request};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::client_link::{Call, ClientLink, Command, LinkState};
+use crate::client_link::{Answer, Call, ClientLink, Command, LinkState};
+use crate::gate::{Asked, Gate};
 use crate::gauges::Counted;
 use crate::options::ClientOptions;
 use crate::serving::{serve_last, to_an_address};
 use crate::verbs::connection::Connection;
 use crate::verbs::core::Core;
-use crate::verbs::lone::{Answer, Came, Lone, Parts};
+use crate::verbs::lone::{Came, Lone, Parts};
 use crate::verbs::own_queue::OwnQueue;
 use crate::verbs::thread::VerbsThread;
-
-/// The longest body of a request that is sent so: one that fits a frame.
-const SMALL_BODY: usize = 512;
 
 /// The connections of one link that threads drive.
 pub(crate) struct Lones {
     address: Arc<str>,
     options: ClientOptions,
     berths: Mutex<Berths<Lone>>,
-    waits: Waits,
-    /// What is to end before the link has: threads, tasks.
-    tasks: TaskTracker,
-    stop: CancellationToken,
-}
-
-/// What came of a call that the calling thread may have waited for.
-pub(crate) enum Asked {
-    /// Its answer.
-    Ended(Answer),
-    /// It is under way, and ends with this.
-    Late(mpsc::UnboundedSender<Command>),
-    /// It has not been made. `may_wait`: the thread may wait for who makes it.
-    Not { call: Call, may_wait: bool },
+    gate: Gate,
 }
 
 impl Lones {
@@ -62,9 +45,7 @@ impl Lones {
             address: Arc::clone(address),
             options: options.clone(),
             berths: Mutex::new(Berths::new()),
-            waits: Waits::new(options.drive.spin),
-            tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
+            gate: Gate::new(options.drive),
         })
     }
 
@@ -77,24 +58,16 @@ impl Lones {
         call: Call,
         answered: &mut oneshot::Receiver<Answer>,
     ) -> Asked {
-        if request.body_len() > SMALL_BODY {
-            return Asked::Not { call, may_wait: true };
-        }
-        let Some(turn) = driving::begin(&self.options.drive, request.deadline) else {
-            return Asked::Not { call, may_wait: true };
-        };
-        // Who closes the link waits for what is under way.
-        let _token = self.tasks.token();
         // First: none is made for reads that are not waited for.
-        if restraint.holds_back() {
-            return Asked::Not { call, may_wait: false };
-        }
+        let entered = match self.gate.enter(request, restraint) {
+            Ok(entered) => entered,
+            Err(may_wait) => return Asked::Not { call, may_wait },
+        };
         let Some(lone) = self.take(thread) else { return Asked::Not { call, may_wait: true } };
-        let driven = || lone.call(request, call, answered, &self.waits, turn.until());
+        let driven = || lone.call(request, call, answered, self.gate.waits(), entered.until());
         match driving::or_lost(|| self.berths.lock().lost(), driven) {
             Came::Answered(lone, result) => {
-                turn.answered();
-                restraint.prompt();
+                entered.answered();
                 match lone {
                     Some(lone) => self.put_back(lone),
                     None => self.berths.lock().lost(),
@@ -107,7 +80,7 @@ impl Lones {
             }
             Came::Gone(call) => {
                 // A peer that closes each of them is not to be connected to for each read.
-                restraint.late();
+                entered.late();
                 self.berths.lock().lost();
                 match call {
                     Some(call) => Asked::Not { call, may_wait: false },
@@ -115,7 +88,7 @@ impl Lones {
                 }
             }
             Came::Late(lone) => {
-                restraint.late();
+                entered.late();
                 self.berths.lock().lost();
                 self.hand_over(thread, lone)
             }
@@ -157,7 +130,7 @@ impl Lones {
     #[cold]
     fn hand_over(self: &Arc<Self>, thread: &VerbsThread, lone: Lone) -> Asked {
         let (commands, queue) = mpsc::unbounded_channel();
-        let (this, token) = (Arc::clone(self), self.tasks.token());
+        let (this, token) = (Arc::clone(self), self.gate.token());
         thread.run(move |core| this.go_on(core, lone.into_parts(), queue, token));
         Asked::Late(commands)
     }
@@ -185,7 +158,7 @@ impl Lones {
         let core = Rc::clone(core);
         drop(tokio::task::spawn_local(async move {
             let _token = token;
-            let stop = self.stop.clone();
+            let stop = self.gate.stop().clone();
             let served = serve_last::<Connection>(Rc::clone(&core), connection, &self.options, commands, stop);
             let driven = async {
                 let error = own.drive(&core.links).await;
@@ -203,7 +176,7 @@ impl Lones {
 
     /// Has one made, on the I/O thread.
     fn make(self: &Arc<Self>, thread: &VerbsThread) {
-        let (this, token) = (Arc::clone(self), self.tasks.token());
+        let (this, token) = (Arc::clone(self), self.gate.token());
         let has_begun = thread.run(move |core| {
             let core = Rc::clone(core);
             drop(tokio::task::spawn_local(async move {
@@ -219,7 +192,7 @@ impl Lones {
     /// Makes one, and looks then for those that nobody uses, if nobody does.
     async fn make_and_keep(self: Arc<Self>, core: &Rc<Core>) {
         let attempt = tokio::select! {
-            () = self.stop.cancelled() => Ok(None),
+            () = self.gate.stop().cancelled() => Ok(None),
             attempt = self.connect(core) => attempt,
         };
         let attempt = attempt.inspect_err(|error| {
@@ -234,7 +207,7 @@ impl Lones {
         let mut keeper = Keeper(Some(Arc::clone(&self)));
         loop {
             tokio::select! {
-                () = self.stop.cancelled() => return,
+                () = self.gate.stop().cancelled() => return,
                 () = core.stop.cancelled() => return,
                 () = tokio::time::sleep(LINGER) => {}
             }
@@ -275,15 +248,13 @@ impl Lones {
 
     /// Ends all of them, once no thread waits and no call is late; none is made any more.
     pub(crate) async fn close(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.gate.close().await;
         self.end_all();
     }
 
     /// The same without waiting.
     pub(crate) fn give_up(&self) {
-        self.stop.cancel();
+        self.gate.give_up();
     }
 
     fn end_all(&self) {
