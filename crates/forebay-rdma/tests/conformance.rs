@@ -48,7 +48,7 @@ impl<const PROVES: bool, const DRIVES: bool> Fixture for Ucx<PROVES, DRIVES> {
         let server = common::serve_with(library, 0, service.clone(), security.clone()).await;
         let address = server.local_addr();
         let defaults = common::client_options();
-        let drive = if DRIVES { driving::drive() } else { defaults.drive };
+        let drive = if DRIVES { common::driving::drive() } else { defaults.drive };
         let options = ClientOptions { security: of_client, drive, ..defaults };
         let (io_thread, transport) = common::link_with(library, address, options);
         Self::Real { service, address, security, server: Mutex::new(Some(server)), transport, _io_thread: io_thread }

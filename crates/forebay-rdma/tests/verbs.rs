@@ -53,7 +53,7 @@ impl<const PROVES: bool, const WINDOWS: bool, const DRIVES: bool> Fixture for Ve
         let server = devices.serve(0, service.clone(), security.clone()).await;
         let address = server.local_addr();
         let defaults = common::client_options();
-        let drive = if DRIVES { driving::drive() } else { defaults.drive };
+        let drive = if DRIVES { common::driving::drive() } else { defaults.drive };
         let options = ClientOptions { security: of_client, drive, ..defaults };
         // For nine messages at once: less than most answers have.
         let buffers = (!WINDOWS).then_some(ByteSize::kib(160));

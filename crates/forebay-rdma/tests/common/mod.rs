@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod admission;
+pub(crate) mod driving;
 pub(crate) mod raw;
 pub(crate) mod verbs;
 

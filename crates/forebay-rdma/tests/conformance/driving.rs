@@ -2,30 +2,23 @@
 //! late. The suite runs over such threads, too.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay_rdma::{ClientOptions, IoThread, Library, RdmaTransport, wire};
+use forebay_rdma::{ClientOptions, IoThread, Library, Listening, RdmaTransport, wire};
 use forebay_transport::conformance::{
-    Behaviour, Driven, Scripted, assert_bytes, is_link_error, pool, read, slowness, until, within,
+    Behaviour, Driven, Scripted, assert_bytes, is_link_error, pool, read, until, within,
 };
-use forebay_transport::driving::DriveOptions;
 use forebay_transport::wire::{HEADER_LEN, ReplyHeader, RequestHeader};
-use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Request, Transport};
+use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Service, Transport};
 use forebay_ucx::{Endpoint, Protocol, sockets_are_sound};
 use tokio::runtime::Handle;
 
+use crate::common::driving::{self, Ends, Threads, drive};
 use crate::common::raw::{Raw, announce, by_hand, noise, send};
 use crate::common::{self, LONG};
-
-/// How long a thread waits here: longer than an answer takes most of the time, also where others have the processors.
-pub(crate) fn drive() -> DriveOptions {
-    DriveOptions { wait: Duration::from_millis(20) * slowness(), spin: Duration::from_micros(50) }
-}
-
-/// What comes with the message, and what may be fetched.
-const LENGTHS: [u32; 3] = [100, 4096, 64 << 10];
 
 /// The library, where threads drive it: not an old one.
 fn library() -> Option<&'static Library> {
@@ -37,35 +30,26 @@ fn library() -> Option<&'static Library> {
     sockets_are_sound(version).then_some(library)
 }
 
-/// A link whose callers may wait, whatever other tests' threads do, with its I/O thread.
-fn link(library: &'static Library, server: std::net::SocketAddr) -> (Arc<IoThread>, Arc<RdmaTransport>, Arc<Driven>) {
-    let options = ClientOptions { drive: drive(), ..common::client_options() };
-    let (io_thread, link) = common::link_with(library, server, options);
-    let threads = Arc::new(Driven::new(link.clone(), usize::MAX));
-    (io_thread, link, threads)
+/// Both ends over UCX.
+struct Ucx(&'static Library);
+
+#[async_trait::async_trait]
+impl Ends for Ucx {
+    async fn serve(&self, port: u16, service: Arc<dyn Service>) -> Arc<dyn Listening> {
+        Arc::new(common::serve(self.0, port, service).await)
+    }
+
+    fn threads(&self, server: SocketAddr) -> Threads {
+        self.with_io_thread(server).1
+    }
 }
 
-/// A call by a thread that is none of the runtime's.
-async fn ask(link: &Arc<Driven>, request: Request) -> Result<Reply, CallError> {
-    let (link, runtime) = (Arc::clone(link), Handle::current());
-    let thread = move || {
-        let into = pool(1).try_alloc(request.length as usize);
-        runtime.block_on(link.call(request, into))
-    };
-    within("an answer", tokio::task::spawn_blocking(thread)).await.unwrap()
-}
-
-/// Reads until so many more answers were received by the threads that asked.
-async fn until_driven(threads: &Arc<Driven>, io_thread: &IoThread, times: u64) {
-    let (begun, goal) = (Instant::now(), io_thread.driven() + times);
-    for index in 0.. {
-        if io_thread.driven() >= goal {
-            return;
-        }
-        assert!(begun.elapsed() < 4 * LONG * slowness(), "no thread has its answers itself: {}", io_thread.driven());
-        let length = LENGTHS[index % LENGTHS.len()];
-        let request = read(Behaviour::AtOnce, index as u64, 5, length, LONG);
-        assert_bytes(&ask(threads, request.clone()).await.unwrap(), &request, length as usize);
+impl Ucx {
+    fn with_io_thread(&self, server: SocketAddr) -> (Arc<IoThread>, Threads) {
+        let options = ClientOptions { drive: drive(), ..common::client_options() };
+        let (io_thread, link) = common::link_with(self.0, server, options);
+        let threads = Threads::new(link, Some(Arc::clone(&io_thread)));
+        (io_thread, threads)
     }
 }
 
@@ -73,20 +57,19 @@ async fn until_driven(threads: &Arc<Driven>, io_thread: &IoThread, times: u64) {
 async fn a_thread_receives_its_answers_itself_by_a_worker_of_ucx_that_goes_when_nobody_uses_it() {
     let Some(library) = library() else { return };
     let server = common::serve(library, 0, Scripted::new()).await;
-    let (io_thread, link, threads) = link(library, server.local_addr());
+    let (io_thread, threads) = Ucx(library).with_io_thread(server.local_addr());
     assert_eq!(io_thread.driven(), 0);
-    until_driven(&threads, &io_thread, 50).await;
-    assert!(threads.answered() >= 50, "they are the answers that came while the threads waited");
+    threads.until_driven(&server, 50).await;
+    assert!(threads.driven.answered() >= 50, "they are the answers that came while the threads waited");
     assert!(server.connections() >= 2);
     // What is long goes the usual way.
     let (driven, long) = (io_thread.driven(), read(Behaviour::AtOnce, 1, 0, 1 << 20, LONG));
-    assert_bytes(&ask(&threads, long.clone()).await.unwrap(), &long, 1 << 20);
+    assert_bytes(&threads.ask(long.clone()).await.unwrap(), &long, 1 << 20);
     assert_eq!(io_thread.driven(), driven);
     until("it goes, as nobody uses it", || server.connections() == 1).await;
     until("nor does the client have it", || io_thread.stats().connections == 1).await;
-    until_driven(&threads, &io_thread, 1).await;
-    within("close", link.close()).await;
-    until("the worker has no connection", || server.connections() == 0).await;
+    threads.until_driven(&server, 1).await;
+    threads.end(&server).await;
     server.close().await;
 }
 
@@ -95,21 +78,18 @@ async fn one_worker_of_ucx_serves_the_links_to_several_servers() {
     let Some(library) = library() else { return };
     let servers = [common::serve(library, 0, Scripted::new()).await, common::serve(library, 0, Scripted::new()).await];
     let io_thread = common::io_thread_of(library, "client", common::pool(64));
-    let links = servers.each_ref().map(|server| {
+    let [first, second] = servers.each_ref().map(|server| {
         let options = ClientOptions { drive: drive(), ..common::client_options() };
-        Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&io_thread), options))
+        let link = RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&io_thread), options);
+        Threads::new(Arc::new(link), Some(Arc::clone(&io_thread)))
     });
-    let threads = links.each_ref().map(|link| Arc::new(Driven::new(link.clone(), usize::MAX)));
     for _ in 0..3 {
-        for threads in &threads {
-            until_driven(threads, &io_thread, 5).await;
-        }
+        first.until_driven(&servers[0], 5).await;
+        second.until_driven(&servers[1], 5).await;
     }
-    within("close", links[0].close()).await;
-    until("the first has no connection", || servers[0].connections() == 0).await;
-    until_driven(&threads[1], &io_thread, 5).await;
-    within("close", links[1].close()).await;
-    until("nor has the second", || servers[1].connections() == 0).await;
+    first.end(&servers[0]).await;
+    second.until_driven(&servers[1], 5).await;
+    second.end(&servers[1]).await;
     for server in servers {
         server.close().await;
     }
@@ -118,73 +98,19 @@ async fn one_worker_of_ucx_serves_the_links_to_several_servers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_late_comes_all_the_same_and_others_do_not_wait_for_it() {
     let Some(library) = library() else { return };
-    let service = Scripted::new();
-    let server = common::serve(library, 0, service.clone()).await;
-    for length in LENGTHS {
-        let (io_thread, link, threads) = link(library, server.local_addr());
-        until_driven(&threads, &io_thread, 1).await;
-        let started = service.started();
-        let late = read(Behaviour::Gated, 7, 0, length, LONG);
-        let waiting = tokio::spawn({
-            let (threads, late) = (Arc::clone(&threads), late.clone());
-            async move { ask(&threads, late).await }
-        });
-        until("the read reaches the service", || service.started() > started).await;
-        for index in 0..20 {
-            let request = read(Behaviour::AtOnce, index, 0, length, LONG);
-            assert_bytes(&ask(&threads, request.clone()).await.unwrap(), &request, length as usize);
-        }
-        assert!(!waiting.is_finished());
-        service.open(1);
-        let reply = within("the late answer", waiting).await.unwrap().unwrap();
-        assert_bytes(&reply, &late, length as usize);
-        until_driven(&threads, &io_thread, 2).await;
-        within("close", link.close()).await;
-        until("the worker has no connection", || server.connections() == 0).await;
-    }
-    server.close().await;
+    driving::an_answer_that_is_late_comes_all_the_same_and_others_do_not_wait_for_it(&Ucx(library)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_that_is_never_answered_gives_its_memory_back() {
     let Some(library) = library() else { return };
-    let server = common::serve(library, 0, Scripted::new()).await;
-    let memory = pool(1);
-    for length in LENGTHS {
-        let (io_thread, link, threads) = link(library, server.local_addr());
-        until_driven(&threads, &io_thread, 1).await;
-        let (threads, into, runtime) = (Arc::clone(&threads), memory.try_alloc(length as usize), Handle::current());
-        let request = read(Behaviour::Never, 0, 0, length, 4 * drive().wait);
-        let call = tokio::task::spawn_blocking(move || runtime.block_on(threads.call(request, into)));
-        let result = within("the deadline", call).await.unwrap();
-        assert!(result.is_err(), "{result:?}");
-        until("the memory is free", || memory.used() == 0).await;
-        within("close", link.close()).await;
-        until("the worker has no connection", || server.connections() == 0).await;
-    }
-    server.close().await;
+    driving::a_read_that_is_never_answered_gives_its_memory_back(&Ucx(library)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_is_closed_ends_what_a_thread_has_asked_for() {
     let Some(library) = library() else { return };
-    let service = Scripted::new();
-    let server = common::serve(library, 0, service.clone()).await;
-    let (io_thread, link, threads) = link(library, server.local_addr());
-    until_driven(&threads, &io_thread, 1).await;
-    let (started, memory) = (service.started(), pool(1));
-    let waiting = tokio::task::spawn_blocking({
-        let (threads, into, runtime) = (Arc::clone(&threads), memory.try_alloc(64 << 10), Handle::current());
-        let request = read(Behaviour::Gated, 7, 0, 64 << 10, LONG);
-        move || runtime.block_on(threads.call(request, into))
-    });
-    until("the read reaches the service", || service.started() > started).await;
-    within("close", link.close()).await;
-    let result = within("its end", waiting).await.unwrap();
-    assert!(is_link_error(&result), "{result:?}");
-    assert_eq!(memory.used(), 0, "UCX has it no more");
-    until("the worker has no connection", || server.connections() == 0).await;
-    server.close().await;
+    driving::a_link_that_is_closed_ends_what_a_thread_has_asked_for(&Ucx(library)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,14 +118,10 @@ async fn an_io_thread_that_ends_ends_what_a_thread_has_asked_for() {
     let Some(library) = library() else { return };
     let service = Scripted::new();
     let server = common::serve(library, 0, service.clone()).await;
-    let (io_thread, _link, threads) = link(library, server.local_addr());
-    until_driven(&threads, &io_thread, 1).await;
+    let (io_thread, threads) = Ucx(library).with_io_thread(server.local_addr());
+    threads.until_driven(&server, 1).await;
     let (started, memory) = (service.started(), pool(1));
-    let waiting = tokio::task::spawn_blocking({
-        let (threads, into, runtime) = (Arc::clone(&threads), memory.try_alloc(4096), Handle::current());
-        let request = read(Behaviour::Gated, 7, 0, 4096, LONG);
-        move || runtime.block_on(threads.call(request, into))
-    });
+    let waiting = threads.begin(read(Behaviour::Gated, 7, 0, 4096, LONG), &memory);
     until("the read reaches the service", || service.started() > started).await;
     within("its end", io_thread.close()).await;
     let result = within("the call's end", waiting).await.unwrap();
@@ -212,25 +134,7 @@ async fn an_io_thread_that_ends_ends_what_a_thread_has_asked_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_the_worker_has_ended_meanwhile_are_not_asked() {
     let Some(library) = library() else { return };
-    let service = Scripted::new();
-    let mut server = common::serve(library, 0, service.clone()).await;
-    let address = server.local_addr();
-    let (io_thread, _link, threads) = link(library, address);
-    for _ in 0..2 {
-        until_driven(&threads, &io_thread, 5).await;
-        server.close().await;
-        server = common::serve(library, address.port(), service.clone()).await;
-        let begun = Instant::now();
-        // The end of a connection may be in the midst of a call, as without threads that wait.
-        loop {
-            let request = read(Behaviour::AtOnce, 3, 0, 64 << 10, LONG);
-            match ask(&threads, request.clone()).await {
-                Ok(reply) => break assert_bytes(&reply, &request, 64 << 10),
-                Err(error) => assert!(begun.elapsed() < 4 * LONG, "{error}"),
-            }
-        }
-    }
-    server.close().await;
+    driving::connections_that_the_worker_has_ended_meanwhile_are_not_asked(&Ucx(library)).await;
 }
 
 /// Bytes that are asked for.
