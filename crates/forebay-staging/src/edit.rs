@@ -129,8 +129,16 @@ impl DraftInner {
         };
         let file = self.staged_file()?;
         let path = self.shared.journal.data(&file.id);
+        // No record is written until the cut is noted.
+        let disk = self.disk.lock();
+        let is_exact = self.state.lock().written_down == WrittenDown::Exactly;
+        if size < before && is_exact {
+            // If the process ended in between, such a record would have bytes as staged that are cut off, and uploaded as zeros.
+            self.write_record(&disk, As::Roughly, false)?;
+        }
         file.file.set_len(size).map_err(failed("cut", &path))?;
         let mut state = self.state.lock();
+        drop(disk);
         let (gone, had_base) = (state.content.gone(), state.content.base_limit() > 0);
         self.shared.room.give(state.content.truncate(size));
         state.parts.resize(before, size, Instant::now());

@@ -113,7 +113,7 @@ fn describe(journal: &Journal, id: String) -> Option<Staged> {
     };
     let obstacle = match &state {
         StagedState::Open { pid } => Some(in_use(*pid)),
-        _ => refusal(&record, &file),
+        _ => refusal(&record, &file, length),
     };
     let since = UNIX_EPOCH + Duration::from_millis(record.since);
     let size = if record.exact { record.size.max(length) } else { length };
@@ -124,35 +124,39 @@ fn in_use(pid: u32) -> String {
     format!("process {pid} works with it")
 }
 
-/// Why a file cannot be put together any more.
-fn refusal(record: &Record, file: &Path) -> Option<String> {
-    let is_known = record.exact || record.base.is_none();
-    (!is_known).then(|| {
-        format!(
+/// Why a file, of which `length` bytes are there, cannot be put together any more.
+fn refusal(record: &Record, file: &Path, length: u64) -> Option<String> {
+    let file = file.display();
+    if !record.exact && record.base.is_some() {
+        return Some(format!(
             "its process ended before it was written down which bytes it had changed of the file that was there: what it \
-             wrote is in {}, with zeros elsewhere",
-            file.display()
-        )
+             wrote is in {file}, with zeros elsewhere"
+        ));
+    }
+    // A draft's file is as long as it: what is missing was lost by the disk.
+    (record.exact && length < record.size).then(|| {
+        format!("its bytes end at {length}, and its record tells of {}: what is left of it is in {file}", record.size)
     })
 }
 
 /// Uploads a staged file, and removes it from the staging directory.
 ///
 /// # Errors
-/// `NotFound` for an id that is not there; `NotPermitted` for a file that a process works with, or of which it is not
-/// known what was changed; what the origin says: the file stays staged then.
+/// `NotFound` for an id that is not there; `NotPermitted` for a file that a process works with, of which it is not known
+/// what was changed, or of which bytes are missing; what the origin says: the file stays staged then.
 pub async fn retry(dir: &Path, id: &str, remote: Arc<dyn Remote>, options: RetryOptions) -> Result<Attr, Failure> {
     let (journal, name) = (Journal::at(dir), id.to_owned());
     let (staged, record) = blocking(move || take_over(&journal, &name)).await?;
     let data = Journal::at(dir).data(id);
-    if let Some(reason) = refusal(&record, &data) {
+    let length = staged.file.metadata().map_err(failed("look at", &data))?.len();
+    if let Some(reason) = refusal(&record, &data, length) {
         return Err(Failure::new(FailureKind::NotPermitted, format!("{id} cannot be retried: {reason}")));
     }
     let unreadable = |reason: String| Failure::new(FailureKind::Corrupt, format!("{id} cannot be retried: {reason}"));
     let path = record.fs_path().map_err(unreadable)?;
     let base = record.base_version().map_err(unreadable)?;
     let schedule = Schedule::of_steps(&record.schedule).ok_or_else(|| unreadable("its parts make no sense".into()))?;
-    let content = content_of(&record, &staged)?;
+    let content = content_of(&record, length);
     // What is beyond the last part would be left out, and then be gone.
     if content.size() > schedule.max_size() {
         return Err(unreadable(format!("its parts hold less than its {} bytes", content.size())));
@@ -183,16 +187,15 @@ pub async fn retry(dir: &Path, id: &str, remote: Arc<dyn Remote>, options: Retry
     done?.ok_or_else(|| Failure::new(FailureKind::Internal, format!("{id} was not uploaded")))
 }
 
-/// Where the bytes are, as the record says; the staged file tells the rest.
-fn content_of(record: &Record, staged: &StagedFile) -> Result<Content, Failure> {
-    let length = staged.file.metadata().map_err(failed("look at", Path::new(&staged.id)))?.len();
+/// Where the bytes are, as the record says; the length of the staged file tells the rest.
+fn content_of(record: &Record, length: u64) -> Content {
     let rough = [(0, length)];
-    Ok(if record.exact {
+    if record.exact {
         let size = record.size.max(length);
         Content::restored(size, record.base_limit, &record.staged, &record.zeros, &record.gone)
     } else {
         Content::restored(length, 0, &rough, &[], &record.gone)
-    })
+    }
 }
 
 /// Makes a draft what the record says. That it is this process's by now is for the caller to write down.

@@ -80,7 +80,8 @@ impl DraftInner {
         self.warn(written_down.flatten());
     }
 
-    fn write_record(&self, _locked: &MutexGuard<'_, ()>, how: As, durable: bool) -> Result<(), Failure> {
+    /// As [`DraftInner::write_down`], with `disk` locked.
+    pub(crate) fn write_record(&self, _locked: &MutexGuard<'_, ()>, how: As, durable: bool) -> Result<(), Failure> {
         let (staged, record, before) = {
             let mut state = self.state.lock();
             let exact = match (how, state.written_down) {

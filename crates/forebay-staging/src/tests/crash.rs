@@ -8,7 +8,7 @@ use crate::fake::Verb;
 use crate::{RetryOptions, Staged, StagedState, retry, staged};
 
 /// The directory as a crash leaves it now.
-fn crash(rig: &Rig) -> PathBuf {
+pub(super) fn crash(rig: &Rig) -> PathBuf {
     let after = rig.dir.path().join("after");
     std::fs::create_dir(&after).unwrap();
     for name in rig.files() {
@@ -24,7 +24,7 @@ fn crash(rig: &Rig) -> PathBuf {
     after
 }
 
-fn only(dir: &std::path::Path) -> Staged {
+pub(super) fn only(dir: &std::path::Path) -> Staged {
     let mut all = staged(dir).unwrap();
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
@@ -243,8 +243,33 @@ async fn a_record_of_a_file_that_its_parts_cannot_hold_is_not_uploaded_in_part()
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     record["size"] = 10_000_000_000u64.into();
     std::fs::write(&file, record.to_string()).unwrap();
+    // Most of it is a hole.
+    let data = std::fs::File::options().write(true).open(&left.file).unwrap();
+    data.set_len(10_000_000_000).unwrap();
+    drop(data);
     let refused = retry(&after, &left.id, remote(&rig), RetryOptions::default()).await.unwrap_err();
     assert_eq!(refused.kind(), FailureKind::Corrupt, "{refused}");
+    assert!(rig.remote.object(&path("/a")).is_none() && left.file.exists(), "it stays staged");
+    draft.unlink();
+}
+
+#[tokio::test]
+async fn a_file_of_which_bytes_are_missing_is_not_uploaded_with_zeros_in_their_place() {
+    let rig = Rig::new();
+    let staging = rig.lazy();
+    let draft = staging.create(path("/a")).unwrap();
+    write(&draft, 0, &pattern(300, 8));
+    rig.remote.fail(Verb::Begin, 1, FailureKind::Unavailable);
+    draft.sync().await.unwrap_err();
+    let after = crash(&rig);
+    let left = only(&after);
+    assert_eq!((left.size, left.obstacle), (300, None));
+    let data = std::fs::File::options().write(true).open(&left.file).unwrap();
+    data.set_len(100).unwrap();
+    drop(data);
+    let refused = retry(&after, &left.id, remote(&rig), RetryOptions::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), FailureKind::NotPermitted, "{refused}");
+    assert!(only(&after).obstacle.is_some_and(|obstacle| refused.message().contains(&obstacle)), "{refused}");
     assert!(rig.remote.object(&path("/a")).is_none() && left.file.exists(), "it stays staged");
     draft.unlink();
 }

@@ -7,10 +7,11 @@ use std::path::Path;
 use forebay_locks::{Condvar, Mutex};
 use forebay_types::{Failure, FailureKind};
 
+use super::crash::{crash, only};
 use super::*;
 use crate::fake::Verb;
 use crate::journal::{Disk, Journal};
-use crate::{StagedState, staged};
+use crate::{RetryOptions, StagedState, retry, staged};
 
 /// What a disk is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,4 +159,32 @@ async fn while_a_file_that_failed_is_made_safe_it_is_described_and_read() {
     let left = staged(&rig.dir()).unwrap();
     assert!(matches!(&left[0].state, StagedState::Failed { .. }), "{left:?}");
     assert_eq!((left.len(), &left[0].path, left[0].obstacle.as_ref()), (1, &path("/a"), None));
+}
+
+/// The record that is on disk tells where each byte is, and so would have what is cut off as staged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whenever_a_process_dies_that_cuts_a_file_the_file_is_as_before_or_as_it_was_cut() {
+    let (rig, disk) = (Rig::new(), Arc::new(Standing::default()));
+    let staging = staging(&rig, &disk);
+    let draft = staging.create(path("/a")).unwrap();
+    write(&draft, 0, &pattern(300, 1));
+    rig.remote.fail(Verb::Begin, 1, FailureKind::Unavailable);
+    draft.sync().await.unwrap_err();
+    let is_uploaded_as = async |length: usize| {
+        let after = crash(&rig);
+        let left = only(&after);
+        assert_eq!((left.obstacle, left.size), (None, length as u64));
+        retry(&after, &left.id, Arc::new(rig.remote.clone()), RetryOptions::default()).await.unwrap();
+        assert_eq!(rig.remote.object(&path("/a")).unwrap(), pattern(300, 1)[..length]);
+        std::fs::remove_dir_all(&after).unwrap();
+    };
+    disk.hold(Asked::Replace);
+    let cutting = Arc::clone(&draft);
+    let cutting = tokio::spawn(async move { cutting.truncate(120).await });
+    stands(&disk).await;
+    is_uploaded_as(300).await;
+    disk.release();
+    cutting.await.unwrap().unwrap();
+    is_uploaded_as(120).await;
+    draft.unlink();
 }
