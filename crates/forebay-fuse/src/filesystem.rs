@@ -49,6 +49,9 @@ const LOOKUP_COVERS_OPEN: Duration = Duration::from_millis(100);
 /// Reads of up to so many bytes are answered while their bytes are looked at, which keeps these from being evicted for some
 /// microseconds. Of more, taking references to them costs little beside the copy.
 const LOOKED_AT: usize = 64 << 10;
+/// How long a refresh waits until the kernel takes all names. It takes none while it waits itself, for a change of their directory.
+/// Those who ask wait a little longer.
+const TAKEN_WITHIN: Duration = Duration::from_secs(50);
 /// How long a refresh waits until the kernel knows.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
@@ -408,7 +411,8 @@ impl FileSystem {
     }
 
     /// Has the kernel look up `path` again, and the origin be asked about it; with `below`, also all below it that the kernel holds.
-    pub(crate) fn refresh(&self, path: &FsPath, below: bool) -> u64 {
+    /// `None`: the kernel did not take all names in time.
+    pub(crate) fn refresh(&self, path: &FsPath, below: bool) -> Option<u64> {
         let now = Instant::now();
         let held = self.inodes.held_below(path);
         let wanted: Vec<_> = held.into_iter().filter(|inode| below || inode.path() == *path).collect();
@@ -417,10 +421,12 @@ impl FileSystem {
         // Also a name that the kernel believes not to be there.
         names.insert(path.clone());
         for name in names.iter().filter(|name| !name.is_root()) {
-            self.stale.push_patiently(self.inodes.directory(&name.parent()), name.name());
+            if !self.stale.push_patiently(self.inodes.directory(&name.parent()), name.name(), now + TAKEN_WITHIN) {
+                return None;
+            }
         }
         self.stale.wait(TOLD_WITHIN);
-        names.len() as u64
+        Some(names.len() as u64)
     }
 
     /// The kernel shall look this name up again.

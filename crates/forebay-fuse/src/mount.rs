@@ -210,16 +210,17 @@ impl Mount {
         move || shared.report()
     }
 
-    /// Has the kernel ask again what `path` is; with `below`, also everything below it that it knows of. How many names that are.
+    /// Has the kernel ask again what `path` is; with `below`, also everything below it that it knows of. How many names that are;
+    /// `None` if the kernel does not take them all in time, as behind a change that takes long.
     ///
     /// Waits for the kernel: call it from a thread that may.
     #[must_use]
-    pub fn refresh(&self, path: &FsPath, below: bool) -> u64 {
+    pub fn refresh(&self, path: &FsPath, below: bool) -> Option<u64> {
         self.shared.files.refresh(path, below)
     }
 
     /// `refresh` as a function, which the caller may keep for as long as it likes.
-    pub fn refresher(&self) -> impl Fn(&FsPath, bool) -> u64 + Send + Sync + 'static {
+    pub fn refresher(&self) -> impl Fn(&FsPath, bool) -> Option<u64> + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move |path, below| shared.files.refresh(path, below)
     }

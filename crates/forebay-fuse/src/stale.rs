@@ -59,15 +59,16 @@ impl StaleNames {
         }
     }
 
-    /// The same, waiting while the queue is full.
-    pub(crate) fn push_patiently(&self, parent: u64, name: &[u8]) {
-        self.send(Message::Name { parent, name: name.into() }, None);
+    /// The same, waiting while the queue is full, no longer than `until`. False: it is still full.
+    pub(crate) fn push_patiently(&self, parent: u64, name: &[u8], until: Instant) -> bool {
+        // When it is over, nothing need be told any more.
+        self.send(Message::Name { parent, name: name.into() }, until) || self.is_over.load(Ordering::Acquire)
     }
 
     /// Waits until the kernel was told of all that was pushed before, no longer than `within`.
     pub(crate) fn wait(&self, within: Duration) {
         let (until, (done, is_done)) = (Instant::now() + within, sync_channel(1));
-        let is_sent = self.send(Message::Done(done), Some(until));
+        let is_sent = self.send(Message::Done(done), until);
         // A lookup that the kernel waits for, with the directory locked, may take longer; its answer is a new one then.
         if !is_sent || is_done.recv_timeout(until.saturating_duration_since(Instant::now())).is_err() {
             debug!(?within, "the kernel was not told of all stale names yet");
@@ -83,14 +84,14 @@ impl StaleNames {
     }
 
     /// Waits while the queue is full, until then. False: it is over, or late.
-    fn send(&self, mut message: Message, until: Option<Instant>) -> bool {
+    fn send(&self, mut message: Message, until: Instant) -> bool {
         loop {
             if self.is_over.load(Ordering::Acquire) {
                 return false;
             }
             match self.queue.try_send(message) {
                 Ok(()) => return true,
-                Err(TrySendError::Full(back)) if until.is_none_or(|until| Instant::now() < until) => message = back,
+                Err(TrySendError::Full(back)) if Instant::now() < until => message = back,
                 Err(_) => return false,
             }
             thread::sleep(LOOKED_AT_EVERY);
@@ -139,14 +140,25 @@ mod tests {
             });
         });
         names.push(1, b"a");
-        names.push_patiently(2, b"b");
+        assert!(names.push_patiently(2, b"b", Instant::now() + SOON));
         names.wait(SOON);
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, b"a".to_vec()), (2, b"b".to_vec())]);
         names.end();
         teller.join().unwrap();
         // Nobody waits for a thread that is gone.
-        names.push_patiently(3, b"c");
+        assert!(names.push_patiently(3, b"c", Instant::now() + SOON));
         names.wait(SOON);
+    }
+
+    #[test]
+    fn who_waits_for_room_does_so_until_its_time_is_over() {
+        let (names, _queue) = stale_names();
+        for _ in 0..QUEUE {
+            assert!(names.push_patiently(1, b"a", Instant::now() + SOON));
+        }
+        assert!(!names.push_patiently(1, b"b", Instant::now()), "the kernel takes none");
+        names.end();
+        assert!(names.push_patiently(1, b"c", Instant::now()), "it need not be told any more");
     }
 
     /// As when a lookup holds the directory that is for the next process to answer.
@@ -172,7 +184,7 @@ mod tests {
         names.wait(Duration::from_millis(1));
         let waits = {
             let names = names.clone();
-            thread::spawn(move || names.push_patiently(1, b"patient"))
+            thread::spawn(move || names.push_patiently(1, b"patient", Instant::now() + SOON))
         };
         names.end();
         // Whoever waits for room goes on, too, while the thread is still kept.

@@ -125,7 +125,7 @@ impl Control {
         socket: &Path,
         asked: Asked,
         report: impl Fn() -> Value + Send + Sync + 'static,
-        refresh: impl Fn(&FsPath, bool) -> u64 + Send + Sync + 'static,
+        refresh: impl Fn(&FsPath, bool) -> Option<u64> + Send + Sync + 'static,
         local: local::Answerer,
     ) -> anyhow::Result<Self> {
         let listener = Listener::bind(socket, asked)?;
@@ -220,8 +220,8 @@ struct Answerer {
 }
 
 type Report = dyn Fn() -> Value + Send + Sync;
-/// Forgets a path, and what is below it; says how many names that were.
-type RefreshNames = dyn Fn(&FsPath, bool) -> u64 + Send + Sync;
+/// Forgets a path, and what is below it; says how many names that were, if the kernel took them all.
+type RefreshNames = dyn Fn(&FsPath, bool) -> Option<u64> + Send + Sync;
 
 impl Answerer {
     async fn talk(&self, mut stream: UnixStream, is_trusted: bool) {
@@ -247,7 +247,9 @@ impl Answerer {
                 let (path, refresh) = (FsPath::new(path)?, Arc::clone(&self.refresh));
                 let names = tokio::task::spawn_blocking(move || refresh(&path, below));
                 let names = tokio::time::timeout(REFRESH_WITHIN, names).await.context("it takes too long")?;
-                Ok(json!({ "names": names.context("the mount failed at it")? }))
+                let names = names.context("the mount failed at it")?;
+                let names = names.context("a change below it takes too long; try again when it is done")?;
+                Ok(json!({ "names": names }))
             }
         }
     }
@@ -324,7 +326,7 @@ mod tests {
 
     /// A control that only reports.
     fn reporting(socket: &Path, report: impl Fn() -> Value + Send + Sync + 'static) -> Control {
-        Control::serve(socket, Asked::ByAll, report, |_: &FsPath, _| 0, local::Answerer::none()).unwrap()
+        Control::serve(socket, Asked::ByAll, report, |_: &FsPath, _| Some(0), local::Answerer::none()).unwrap()
     }
 
     #[tokio::test]
@@ -346,7 +348,8 @@ mod tests {
     async fn that_of_the_owner_is_in_a_directory_that_nobody_else_enters() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("private/m.sock");
-        let control = Control::serve(&socket, Asked::ByOwner, || json!(1), |_: &FsPath, _| 0, local::Answerer::none());
+        let control =
+            Control::serve(&socket, Asked::ByOwner, || json!(1), |_: &FsPath, _| Some(0), local::Answerer::none());
         let control = control.unwrap();
         assert_eq!(ask(&socket).await.unwrap(), json!(1));
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -370,12 +373,23 @@ mod tests {
     async fn a_refresh_reaches_the_mount_and_tells_how_many_names() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("m.sock");
-        let refresh_mount = |path: &FsPath, below| if below { path.as_bytes().len() as u64 } else { 1 };
+        let refresh_mount = |path: &FsPath, below| Some(if below { path.as_bytes().len() as u64 } else { 1 });
         let control = Control::serve(&socket, Asked::ByAll, || json!({}), refresh_mount, local::Answerer::none());
         let control = control.unwrap();
         let path = FsPath::new(b"/dir/\xff").unwrap();
         assert_eq!(refresh(&socket, &path, true).await.unwrap(), 6);
         assert_eq!(refresh(&socket, &path, false).await.unwrap(), 1);
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn names_that_the_kernel_does_not_take_are_not_told_as_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("m.sock");
+        let takes_none = |_: &FsPath, _: bool| None;
+        let control = Control::serve(&socket, Asked::ByAll, || json!({}), takes_none, local::Answerer::none()).unwrap();
+        let error = refresh(&socket, &FsPath::new("/dir").unwrap(), true).await.unwrap_err().to_string();
+        assert!(error.contains("/dir") && error.contains("try again"), "{error}");
         control.close().await;
     }
 
