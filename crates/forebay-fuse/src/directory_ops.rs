@@ -144,11 +144,8 @@ impl FileSystem {
 
     /// `path` no longer leads to the directory that the kernel may hold.
     pub(crate) fn detach_directory(&self, path: &FsPath) {
-        let held = self.inodes.get(self.inodes.directory(path));
-        if let Some(inode) = held.filter(|inode| inode.path() == *path) {
-            inode.remove();
-            self.inodes.note(&inode);
-            self.inodes.unname(path, &inode);
+        if let Some(inode) = self.inodes.get(self.inodes.directory(path)) {
+            self.inodes.remove(path, &inode);
         }
     }
 
@@ -160,15 +157,16 @@ impl FileSystem {
         (inode.path() == *path && inode.is_of(&known.attr) && !inode.is_removed()).then_some(inode)
     }
 
-    /// `path` no longer leads to `inode`; what is being written of it is never taken to the origin.
+    /// `path` no longer leads to `inode`; what is being written of it is never taken to the origin. One that was renamed meanwhile
+    /// stays.
     pub(crate) fn detach(&self, path: &FsPath, inode: &Arc<Inode>) {
-        inode.remove();
-        self.inodes.note(inode);
+        if !self.inodes.remove(path, inode) {
+            return;
+        }
         match inode.draft() {
             Some(draft) => draft.unlink(),
             None => self.forget_copy(version_id(&inode.known().attr)),
         }
-        self.inodes.unname(path, inode);
     }
 
     /// The path of something new, where something new may be.

@@ -12,6 +12,8 @@
 //! What changes is noted in the journal, if there is one ([`forebay_handover::Journal`]), under the lock that orders such changes:
 //! so the last record is about the last change.
 
+mod naming;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -52,6 +54,8 @@ pub(crate) struct InodeTable {
     /// write: the kernel asks no third time. Bounded by how many such writers come within [`KEPT_FOR_WRITER`].
     awaited: Mutex<Awaited>,
     is_any_awaited: AtomicBool,
+    /// Held while an inode's name changes, by what the inode is then. Before any other lock of the table.
+    naming: Mutex<()>,
     journal: Journal,
 }
 
@@ -120,6 +124,7 @@ impl InodeTable {
             suspect_count: AtomicUsize::new(0),
             awaited: Mutex::default(),
             is_any_awaited: AtomicBool::new(false),
+            naming: Mutex::default(),
             journal: Journal::default(),
         }
     }
@@ -215,22 +220,6 @@ impl InodeTable {
                 return inode;
             }
         }
-    }
-
-    /// The name of an inode that cannot be written leads from now on to one that can, and that the kernel does not hold yet.
-    pub(crate) fn supersede(&self, inode: &Inode) -> Arc<Inode> {
-        let path = inode.path();
-        let mut awaited = self.awaited.lock();
-        let until = awaited.add(&path, Instant::now());
-        self.is_any_awaited.store(true, Ordering::Release);
-        drop(awaited);
-        let successor = Arc::new(inode.successor(unreserved(rand::random())));
-        successor.keep(until);
-        inode.remove();
-        self.note(inode);
-        self.note(&successor);
-        self.name(&path, &successor);
-        successor
     }
 
     /// Whether an inode that `path` leads to can be written, where a writer of it is awaited: it is kept for that writer.

@@ -127,15 +127,16 @@ impl FileSystem {
             }
             _ => true,
         };
-        match &inode {
-            Some(inode) if is_copied => self.inode_moved(inode, from, to, Some(attr), asked),
-            // Another writer has replaced it: the kernel looks it up again, and does not find the pages of another
-            // version.
-            Some(inode) => {
-                self.inodes.unname(from, inode);
-                self.forget_name(to);
+        let is_moved = match &inode {
+            Some(inode) if is_copied => {
+                self.inode_moved(inode, draft.as_ref(), (from, to), (Some(attr), asked), || true)
             }
-            None => {}
+            _ => false,
+        };
+        // Another writer has replaced it: the kernel looks it up again, and does not find the pages of another version.
+        if let Some(inode) = inode.as_ref().filter(|_| !is_moved) {
+            self.inodes.unname(from, inode);
+            self.forget_name(to);
         }
         drop(held);
         let removed = self.client.remove(from).await;
@@ -147,18 +148,57 @@ impl FileSystem {
         matches!(self.find(path, true).await, Ok(Some(known)) if stands_for(inode, &known.attr))
     }
 
-    /// An inode is called otherwise now; `attr`: what the origin has under the new name, if it has anything.
-    fn inode_moved(&self, inode: &Arc<Inode>, from: &FsPath, to: &FsPath, attr: Option<Attr>, asked: Instant) {
-        if let Some(draft) = inode.draft() {
-            draft.renamed(to.clone(), attr.clone());
+    /// An inode is called otherwise now. `draft`: what is being written of it, which the caller holds. `attr`: what the origin has
+    /// under the new name, if it has anything. False: it has lost its name, another draft was begun, or `is_meant` says no; nothing
+    /// has changed.
+    fn inode_moved(
+        &self,
+        inode: &Arc<Inode>,
+        draft: Option<&Arc<Draft>>,
+        (from, to): (&FsPath, &FsPath),
+        (attr, asked): (Option<Attr>, Instant),
+        is_meant: impl FnOnce() -> bool,
+    ) -> bool {
+        let before = version_id(&inode.known().attr);
+        let known = attr.clone().map(|attr| Known::new(attr, asked, self.negative_ttl));
+        let is_same = || inode.draft().as_ref().map(Arc::as_ptr) == draft.map(Arc::as_ptr);
+        if !self.inodes.rename(inode, (from, to), known, || is_same() && is_meant()) {
+            return false;
         }
-        self.inodes.unname(from, inode);
+        // It is held: until it knows its name, nothing of it reaches the origin.
+        if let Some(draft) = draft {
+            draft.renamed(to.clone(), attr);
+        }
         // Its name is in what a version is called. Handles that pass through to the old one go on: the bytes are the same.
-        self.forget_copy(version_id(&inode.known().attr));
-        inode.moved(to.clone(), attr.map(|attr| Known::new(attr, asked, self.negative_ttl)));
-        self.inodes.note(inode);
-        self.inodes.name(to, inode);
+        self.forget_copy(before);
         self.inodes.let_go(inode);
+        true
+    }
+
+    /// An inode goes along with its directory, of which the origin had `attr` when that was copied, and has `made` by now. `held`: the
+    /// drafts below the directory that are held.
+    async fn move_along(
+        &self,
+        inode: &Arc<Inode>,
+        held: &[Arc<Draft>],
+        (from, to): (&FsPath, &FsPath),
+        (attr, made): (&Attr, &Attr),
+        asked: Instant,
+    ) -> Result<(), Failure> {
+        while goes_along(inode, attr) {
+            let draft = inode.draft();
+            let begun = draft.as_ref().filter(|draft| !held.iter().any(|held| Arc::ptr_eq(held, draft)));
+            let _held = match begun {
+                Some(draft) => Some(hold_whole(draft).await?),
+                None => None,
+            };
+            let is_meant = || goes_along(inode, attr);
+            // Otherwise it was begun to be written just now, or what was written has arrived.
+            if self.inode_moved(inode, draft.as_ref(), (from, to), (Some(made.clone()), asked), is_meant) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Files that were created below a directory while it was copied, and are not at the origin yet, go along: closed later, they
@@ -168,9 +208,8 @@ impl FileSystem {
             let Some(draft) = inode.draft().filter(|draft| draft.is_new()) else { continue };
             let _held = hold_whole(&draft).await?;
             // One that was uploaded meanwhile is under the old name, and stays there. One that was removed has none.
-            if draft.is_new() && !inode.is_removed() {
-                self.inode_moved(&inode, &path, &within(&path, from, to)?, None, asked);
-            }
+            let target = within(&path, from, to)?;
+            self.inode_moved(&inode, Some(&draft), (&path, &target), (None, asked), || draft.is_new());
         }
         Ok(())
     }
@@ -258,14 +297,7 @@ impl FileSystem {
             }
         };
         for (inode, path, target, (attr, made)) in moved.into_inner() {
-            let begun = inode.draft().filter(|draft| !drafts.iter().any(|held| Arc::ptr_eq(held, draft)));
-            let _held = match &begun {
-                Some(draft) => Some(hold_whole(draft).await?),
-                None => None,
-            };
-            if goes_along(&inode, &attr) {
-                self.inode_moved(&inode, &path, &target, Some(made), asked);
-            }
+            self.move_along(&inode, &drafts, (&path, &target), (&attr, &made), asked).await?;
         }
         self.move_created(from, to, asked).await?;
         // Held inodes whose name the walk did not meet are gone, or replaced by others that the kernel does not hold yet.

@@ -66,7 +66,7 @@ impl FileSystem {
             }
         }
         let is_begun = inode.draft().is_some();
-        let draft = inode.begin_writing(|path, attr| match attr.version() {
+        let draft = self.inodes.begin_writing(inode, |path, attr| match attr.version() {
             None => Err(Failure::new(FailureKind::IsADirectory, format!("{path} is a directory"))),
             Some(_) if truncates => staging.create(path.clone()),
             Some(version) => {
@@ -76,11 +76,8 @@ impl FileSystem {
             }
         })?;
         let Some(draft) = draft else { return Err(self.split(inode)) };
-        self.inodes.note(inode);
         if inode.is_removed() {
             draft.unlink();
-        } else {
-            self.inodes.name(&inode.path(), inode);
         }
         if is_begun
             && truncates
@@ -185,9 +182,7 @@ impl FileSystem {
                 );
                 // A lookup of the name gives another inode, whose pages are those of what the origin has.
                 self.found_changed(inode);
-                inode.lose();
-                self.inodes.note(inode);
-                self.inodes.unname(&inode.path(), inode);
+                self.inodes.lose(inode);
             }
         }
         self.inodes.let_go(inode);

@@ -3,7 +3,7 @@ use crate::options::MountOptions;
 use crate::pinned::Pinned;
 use forebay_fuse_io::Backings;
 use forebay_handover::{Agreed, Handles, HeldInode, Open, State, read_kept};
-use forebay_types::{FileKind, FileVersion, VersionTag};
+use forebay_types::{Failure, FailureKind, FileKind, FileVersion, VersionTag};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -112,6 +112,48 @@ fn a_directory_that_moved_keeps_its_number_and_its_old_path_gets_another() {
     let again = table.remember(&path("a"), known(None, Instant::now()));
     assert_ne!(again.ino, moved.ino);
     assert_eq!(table.directory(&path("a")), again.ino);
+}
+
+#[test]
+fn what_lost_its_name_gets_no_other_and_what_got_another_keeps_that() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let inode = table.remember(&path("a"), known(Some(1), now));
+    assert!(!table.rename(&inode, (&path("a"), &path("b")), None, || false));
+    assert_eq!((inode.path(), table.local(&path("b")).is_none()), (path("a"), true));
+    assert!(table.rename(&inode, (&path("a"), &path("b")), None, || true));
+    // Whoever removes what was there before comes too late.
+    assert!(!table.remove(&path("a"), &inode) && !inode.is_removed());
+    assert!(table.remove(&path("b"), &inode) && inode.is_removed());
+    assert!(!table.rename(&inode, (&path("b"), &path("c")), None, || true));
+    assert!(table.local(&path("b")).is_none() && table.local(&path("c")).is_none());
+}
+
+#[test]
+fn who_writes_or_removes_while_an_inode_is_renamed_finds_it_with_its_new_name() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let inode = table.remember(&path("a"), known(Some(1), now));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let renamed = table.rename(&inode, (&path("a"), &path("b")), None, || {
+            scope.spawn(|| {
+                let begun = table.begin_writing(&inode, |path, _| {
+                    tell.send(path.clone()).unwrap();
+                    Err(Failure::new(FailureKind::Internal, "only its name is wanted"))
+                });
+                assert!(begun.is_err());
+            });
+            scope.spawn(|| assert!(!table.remove(&path("a"), &inode)));
+            // Whoever did not wait for the rename would be there soon.
+            assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
+            true
+        });
+        assert!(renamed);
+    });
+    assert_eq!(told.try_recv(), Ok(path("b")));
+    assert!(!inode.is_removed() && table.local(&path("a")).is_none());
+    assert_eq!(table.local(&path("b")).unwrap().ino, inode.ino);
 }
 
 #[test]
