@@ -17,9 +17,10 @@ if [ -d /run/systemd/system ]; then
                     echo "$unit goes on with the program that it has: systemctl status $unit says why" >&2
                 ;;
             # One that is not ready yet is not reloaded, and nobody reads from it.
-            activating) systemctl try-restart "$unit" || : ;;
+            activating) timeout 60 systemctl try-restart "$unit" || : ;;
             esac
         done
-        systemctl try-restart forebay-worker.service forebay-coordinator.service || :
+        # Where their etcd is away, they are not ready for as long as that takes: after a minute systemd goes on with it alone.
+        timeout 60 systemctl try-restart forebay-worker.service forebay-coordinator.service || :
     fi
 fi
