@@ -74,10 +74,10 @@ operates_as_the_guide_says() {
     kube_is "$objects/forebayloads/imagenet" '.status.totalFiles == 1 and .status.state == "SUCCEEDED"'
     eventually 60 "the policy of the guide is in effect" condition forebaypolicies/imagenet Ready True
     ok "the objects of the guide to the operator are a mount, a policy and a load that is complete"
-    for object in forebayloads/imagenet forebaypolicies/imagenet forebaymounts/imagenet; do
-        kube "$objects/$object" --request DELETE >/dev/null
-        eventually 60 "$object is gone" is_gone "$objects/$object"
-    done
+    guide operator.md "Remove"
+    for object in forebayloads/imagenet forebaypolicies/imagenet forebaymounts/imagenet; do is_gone "$objects/$object"; done
+    if is_shown /imagenet; then return 1; fi
+    ok "and by its command they go, with what they brought about"
 }
 
 removes_as_the_guide_says() {
