@@ -263,3 +263,79 @@ fn links_and_anchors_are_those_that_github_makes() {
     let made = ["one-two_three-four", "one", "one-1"].map(str::to_owned);
     assert_eq!(anchors(text), HashSet::from(made));
 }
+
+/// Words of a page, with one space between them.
+fn words(page: &Path) -> String {
+    std::fs::read_to_string(page).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Keys of the configuration with their defaults, as the example file has them.
+fn defaults() -> HashMap<String, String> {
+    let text = std::fs::read_to_string(root().join("docs/forebay.example.toml")).unwrap();
+    let keys = text.lines().filter_map(|line| line.strip_prefix('#')?.split_once(" = "));
+    keys.map(|(key, value)| (key.to_owned(), value.trim_matches('"').to_owned())).collect()
+}
+
+/// What has a number in parentheses behind its name in code, and that number as a file of the configuration has it.
+fn numbers(words: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (at, mark) in words.match_indices("` (") {
+        let name = words[..at].rsplit('`').next().unwrap_or_default();
+        let number = words[at + mark.len()..].split([')', ';', ',']).next().unwrap_or_default();
+        let (number, unit) = number.split_once(' ').unwrap_or((number, ""));
+        let unit = match unit {
+            "min" | "minute" | "minutes" => "m",
+            "µs" => "us",
+            unit => unit,
+        };
+        if number.starts_with(|letter: char| letter.is_ascii_digit()) {
+            found.push((name.to_owned(), format!("{number}{unit}")));
+        }
+    }
+    found
+}
+
+/// Decisions, measurements and plans are of their time.
+#[test]
+fn a_number_behind_a_key_is_its_default() {
+    let mut documents = Vec::new();
+    markdown(&root().join("docs"), &mut documents);
+    let of_their_time = ["adr", "benchmarks", "PLAN.md"];
+    documents.retain(|path| !path.iter().any(|part| of_their_time.iter().any(|name| part == *name)));
+    let defaults = defaults();
+    assert!(defaults.len() > 100, "{defaults:#?}");
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for document in documents {
+        for (key, number) in numbers(&words(&document)) {
+            let Some(default) = defaults.get(&key) else { continue };
+            compared += 1;
+            if *default != number {
+                wrong.push(format!("{}: {key} is {default}, and not {number}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty() && compared > 15, "of {compared}: {wrong:#?}");
+    let text = "`a.b` (90 s), `c`\n(5 minutes; 0 turns it off), `d` (see `e` (3, or more)), `f` (Linux 6.9)";
+    let expected = [("a.b", "90s"), ("c", "5m"), ("e", "3")].map(|(key, number)| (key.to_owned(), number.to_owned()));
+    assert_eq!(numbers(&text.replace('\n', " ")), expected);
+}
+
+#[test]
+fn the_example_of_the_guide_to_sizing_follows_from_its_formulas() {
+    let page = words(&root().join("docs/guides/sizing.md"));
+    let defaults = defaults();
+    let default = |key: &str| defaults[key].as_str();
+    assert_eq!(default("worker.eviction.high_watermark"), "95");
+    assert_eq!((default("origin.max_concurrency"), default("origin.max_get_size")), ("64", "4MiB"));
+    let (mib, tib) = (f64::from(1 << 20), f64::from(1 << 20) * f64::from(1 << 20));
+    for expected in [
+        format!("40 TiB / (14 × 0.95) is {:.2}: four workers", 40.0 / (14.0 * 0.95)),
+        format!("64 × 4 GB/s is {} GB/s", 64 * 4),
+        format!("256 / (12 × 0.7) is {:.0} workers", (256.0 / (12.0 * 0.7_f64)).ceil()),
+        format!("64 requests × 4 MiB / 50 ms are {:.0}0 GB/s", (64.0 * 64.0 * 4.0 * mib / 0.05 / 1e10).floor()),
+        format!("At 20 GB/s the first pass takes {:.0} minutes", 40.0 * tib / 20e9 / 60.0),
+        format!("It is {:.1} million GETs", 40.0 * tib / (4.0 * mib) / 1e6),
+    ] {
+        assert!(page.contains(&expected), "{expected}");
+    }
+}
