@@ -47,8 +47,9 @@ mounts_volumes() {
         cp "$work"/bucket/bucket/prefix/file* "$work/bucket/$directory/"
     done
     guide kubernetes.md "Kubernetes: pods mount by PVC"
-    kube "$pods/trainer/log" >"$work/listed"
-    diff <(sed 's/.* //' "$work/sums") "$work/listed"
+    # It is ready before it has listed anything.
+    has_listed_all() { diff <(sed 's/.* //' "$work/sums") <(kube "$pods/trainer/log"); }
+    eventually 60 "the pod lists the files of its volume" has_listed_all
     ok "a pod has the PersistentVolumeClaim of the guide, by its commands"
     [[ $(kube "$pods/reader-of-team-a/log" | grep -c ' file[1-8]$') == 8 ]]
     ok "a pod has the inline volume of the guide, with keys of its own"
