@@ -138,6 +138,34 @@ class ForebayFileSystem(AsyncFileSystem):
             return _is_there(error)
         return True
 
+    # By fsspec's own, what cannot be told is no; a name that is put or copied to would be taken for a file's.
+
+    def isdir(self, path: str) -> bool:
+        """Whether it is a directory."""
+        try:
+            return self.info(path)["type"] == "directory"
+        except OSError as error:
+            return _is_there(error)
+
+    async def _isdir(self, path: str) -> bool:
+        try:
+            return (await self._info(path))["type"] == "directory"
+        except OSError as error:
+            return _is_there(error)
+
+    def isfile(self, path: str) -> bool:
+        """Whether it is a file."""
+        try:
+            return self.info(path)["type"] == "file"
+        except OSError as error:
+            return _is_there(error)
+
+    async def _isfile(self, path: str) -> bool:
+        try:
+            return (await self._info(path))["type"] == "file"
+        except OSError as error:
+            return _is_there(error)
+
     def modified(self, path: str) -> datetime.datetime:
         """When the object was last modified."""
         nanoseconds = self.client.stat(self._strip_protocol(path)).modified_ns

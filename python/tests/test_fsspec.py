@@ -64,8 +64,8 @@ def test_info_has_what_users_look_for(fs: Any, origin: Path) -> None:
     assert info["mtime"] == pytest.approx((origin / "small").stat().st_mtime)
     assert fs.modified("/small").timestamp() == pytest.approx(info["mtime"])
     assert fs.info("/tree")["type"] == "directory" and fs.isdir("/tree") and not fs.isfile("/tree")
-    assert not fs.exists("/missing") and not fs.exists("/small/below")
-    assert not fs.exists("/tree//00") and not fs.exists("/" + "long" * 1000)
+    for missing in ["/missing", "/small/below", "/tree//00", "/" + "long" * 1000]:
+        assert not (fs.exists(missing) or fs.isdir(missing) or fs.isfile(missing))
     assert json.dumps(info)
     assert [entry["name"] for entry in fs.ls("/")] == ["/empty", "/large", "/small", "/tree"]
     assert len(fs.find("/")) == 24 and "/tree/deep" in fs.find("/", withdirs=True)
@@ -87,6 +87,8 @@ def test_what_cannot_be_listed_is_an_error_and_not_empty(hung_worker: HungWorker
         lambda: fs.find("/", maxdepth=1),
         lambda: fs.glob("/*"),
         lambda: fs.exists("/file"),
+        lambda: fs.isdir("/file"),
+        lambda: fs.isfile("/file"),
     ]
     for ask in asked:
         with pytest.raises(OSError):

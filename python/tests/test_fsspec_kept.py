@@ -15,6 +15,7 @@ from .conftest import SMALL
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
+from forebay._entry import Entry  # noqa: E402
 from forebay.aio import AsyncClient, AsyncFile  # noqa: E402
 
 
@@ -103,3 +104,19 @@ def test_of_what_could_not_be_brought_only_a_file_is_removed(
             fs.get_file("/large", str(place))
     os.close(reader)
     assert pipe.is_fifo() and link.is_symlink() and not file.exists()
+
+
+def test_what_is_put_or_copied_to_a_name_that_cannot_be_looked_at_goes_nowhere(
+    fs: Any, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object, **__: object) -> Entry:
+        raise OSError(errno.EIO, "for the test")
+
+    monkeypatch.setattr(AsyncClient, "stat", fails)
+    (tmp_path / "new").write_bytes(b"new")
+    # It may be a directory, into which it is to come.
+    with pytest.raises(OSError, match="for the test"):
+        fs.put(str(tmp_path / "new"), "/target")
+    with pytest.raises(OSError, match="for the test"):
+        fs.copy("/small", "/target")
+    assert not (origin / "target").exists()
