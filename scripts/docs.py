@@ -16,6 +16,11 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote
 
+# Whoever runs this may have set PYTHONSAFEPATH.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import python_api
+
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = "https://github.com/forebay/forebay"
 
@@ -202,7 +207,12 @@ def decisions():
     yield ""
 
 
-MADE = {"docs/REST.md": rest, "docs/EXIT_CODES.md": exit_codes, "docs/adr/README.md": decisions}
+MADE = {
+    "docs/REST.md": rest,
+    "docs/EXIT_CODES.md": exit_codes,
+    "docs/adr/README.md": decisions,
+    "docs/python-api.md": python_api.reference,
+}
 
 
 def old_tables(bless):

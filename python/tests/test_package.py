@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import forebay
+import forebay.aio
+import forebay.safetensors
+import forebay.torch
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -31,6 +34,16 @@ def test_the_guide_says_which_programs_ran_unchanged() -> None:
     script = HERE.parent / "scripts/python.py"
     checked = subprocess.run([sys.executable, script, "table", "--check"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_the_reference_has_every_public_name() -> None:
+    written = (HERE.parent / "docs/python-api.md").read_text()
+    public = {
+        f"{module.__name__}.{name}"
+        for module in (forebay, forebay.aio, forebay.safetensors, forebay.torch)
+        for name in module.__all__
+    } - {"forebay.__version__"}
+    assert [name for name in sorted(public) if f"\n## {name}\n" not in written] == []
 
 
 def test_importing_it_starts_no_thread_and_imports_little() -> None:
