@@ -76,6 +76,7 @@ struct Scene {
     cards: [Arc<FakeTransport>; 2],
     tcp: Arc<FakeTransport>,
     stats: Arc<PathStats>,
+    link: Arc<PathsTransport>,
     client: Client,
     bytes: Vec<u8>,
 }
@@ -106,13 +107,13 @@ impl Scene {
         let policy = PathPolicy { fallback, retry_after: RETRY, silence: SILENCE };
         let stats = Arc::new(PathStats::default());
         let options = PathOptions { policy, operation_timeout: OPERATION, striping: None };
-        let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats), TaskTracker::new());
+        let link = Arc::new(PathsTransport::new("worker", paths, options, Arc::clone(&stats), TaskTracker::new()));
         let backoff = Backoff { initial: SECOND, max: 30 * SECOND };
         let options = ClientOptions { backoff, request_timeout: 60 * SECOND, ..ClientOptions::default() };
-        let connector = Arc::new(Only(Arc::new(link)));
+        let connector = Arc::new(Only(Arc::clone(&link)));
         let membership = Arc::new(StaticMembership::new(["worker"]));
         let client = Client::new(membership, connector, store().await, options, tokio::runtime::Handle::current());
-        Self { cards, tcp, stats, client, bytes }
+        Self { cards, tcp, stats, link, client, bytes }
     }
 
     /// Reads 4 KiB here and there, past the client's buffers; the kind of the first failure.
@@ -255,6 +256,25 @@ async fn two_cards_that_fall_silent_at_once_cost_a_reader_one_timeout_and_not_tw
     let took = began.elapsed();
     assert!(took >= DEAD_AFTER && took < DEAD_AFTER + SECOND, "{took:?}");
     assert_eq!(scene.tcp.calls(Op::Ping), 0);
+}
+
+/// As where another worker is faster: a link is found dead by who waits for it.
+#[tokio::test(start_paused = true)]
+async fn cards_that_fall_silent_are_found_out_though_every_caller_leaves_before_that() {
+    let scene = Scene::new(Fallback::Auto).await;
+    scene.read().await.unwrap();
+    scene.cards.iter().for_each(|card| card.hang(true));
+    let began = tokio::time::Instant::now();
+    while scene.switches()[0] == 0 {
+        assert!(began.elapsed() < 60 * SECOND, "{:?}", scene.switches());
+        let ping = Request::on_path(Op::Ping, Bytes::new(), OPERATION);
+        drop(tokio::time::timeout(SECOND / 10, scene.link.call(ping, None)).await);
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    assert_eq!(scene.switches(), [1, 0, 1, 0]);
+    let began = tokio::time::Instant::now();
+    scene.read().await.unwrap();
+    assert!(began.elapsed() < SECOND, "TCP has taken over: {:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

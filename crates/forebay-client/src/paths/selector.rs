@@ -115,8 +115,10 @@ pub enum Ping {
 struct Path {
     kind: PathKind,
     in_flight: u32,
-    /// When it last answered, or its first request began.
+    /// When it last answered, or its first request began; as much earlier as those before waited in vain.
     heard: Option<Instant>,
+    /// How long requests had waited since then when the last of them was left: the time without any does not count.
+    unheard: Duration,
     suspicion: Option<Suspicion>,
     down: Option<Down>,
 }
@@ -170,7 +172,8 @@ impl PathSelector {
     /// Paths of these kinds, all up.
     #[must_use]
     pub fn new(policy: PathPolicy, kinds: impl IntoIterator<Item = PathKind>) -> Self {
-        let path = |kind| Path { kind, in_flight: 0, heard: None, suspicion: None, down: None };
+        let path =
+            |kind| Path { kind, in_flight: 0, heard: None, unheard: Duration::ZERO, suspicion: None, down: None };
         let paths: Vec<_> = kinds.into_iter().map(path).collect();
         let has_several = paths.iter().filter(|path| path.is_rdma()).count() > 1;
         let without = "the worker offers no RDMA".to_owned();
@@ -257,7 +260,7 @@ impl PathSelector {
     pub(super) fn begin(&mut self, path: usize, now: Instant) {
         let Some(path) = self.paths.get_mut(path) else { return };
         if path.in_flight == 0 {
-            path.heard = Some(now);
+            path.heard = now.checked_sub(std::mem::take(&mut path.unheard)).or(Some(now));
         }
         path.in_flight += 1;
     }
@@ -338,9 +341,21 @@ impl PathSelector {
         }
     }
 
-    /// The caller of a request over `path` left.
-    pub fn left(&mut self, path: usize) {
+    /// The caller of a request over `path` left. Whether there are paths to be pinged for that: where another worker is always faster,
+    /// every caller leaves before the link is found dead, and nobody else would ask.
+    pub fn left(&mut self, path: usize, now: Instant) -> bool {
         self.release(path);
+        let path = self.paths.get_mut(path).filter(|path| path.is_up() && path.suspicion.is_none());
+        let Some(path) = path else { return false };
+        let waited = path.heard.map_or(Duration::ZERO, |heard| now.saturating_duration_since(heard));
+        if path.in_flight == 0 {
+            path.unheard = waited;
+        }
+        let is_silent = waited >= self.policy.silence;
+        if is_silent {
+            self.doubt_all(now);
+        }
+        is_silent
     }
 
     /// The link failed under a request over `path`.
@@ -383,12 +398,16 @@ impl PathSelector {
         }
     }
 
+    fn doubt_all(&mut self, now: Instant) {
+        (0..self.paths.len()).for_each(|path| self.doubt(path, now));
+    }
+
     /// What a ping of a suspected path found: nothing wrong, or why it is down.
     pub fn cleared(&mut self, path: usize, outcome: Result<(), String>, now: Instant) -> Option<Switch> {
         let suspected = self.paths.get_mut(path)?;
         // Otherwise it has been down and up since.
         suspected.suspicion.take()?;
-        suspected.heard = Some(now);
+        (suspected.heard, suspected.unheard) = (Some(now), Duration::ZERO);
         self.is_down(path, outcome.err()?, now)
     }
 
@@ -409,9 +428,7 @@ impl PathSelector {
     pub fn look(&mut self, now: Instant) -> Look {
         let silence = self.policy.silence;
         if self.has_several && self.paths.iter().filter_map(|path| path.silent_at(silence)).any(|at| now >= at) {
-            for path in self.paths.iter_mut().filter(|path| path.is_up()) {
-                path.suspicion.get_or_insert(Suspicion { since: now, pinged: false });
-            }
+            self.doubt_all(now);
         }
         let mut pings = Vec::new();
         for (index, path) in self.paths.iter_mut().enumerate() {
@@ -443,7 +460,8 @@ impl PathSelector {
         probed.down.as_ref()?;
         match outcome {
             Ok(()) => {
-                (probed.down, probed.suspicion, probed.heard) = (None, None, Some(now));
+                (probed.down, probed.suspicion) = (None, None);
+                (probed.heard, probed.unheard) = (Some(now), Duration::ZERO);
                 Some(if others { Switch::PathUp(path) } else { Switch::FailedBack })
             }
             Err(cause) => {

@@ -91,7 +91,10 @@ impl InFlight<'_> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut selector = self.shared.selector.lock();
-        selector.left(self.path);
+        if selector.left(self.path, Instant::now().into_std()) {
+            // Where no task looks yet, the next request has one begin to.
+            self.shared.changed.notify_one();
+        }
         self.shared.ended(&mut selector, self.path, self.sent, Ended::Otherwise);
     }
 }

@@ -138,7 +138,7 @@ fn when_one_of_several_cards_is_silent_all_are_asked_and_those_that_say_nothing_
         let instead = if fallback == Fallback::Auto { 2 } else { 1 };
         assert_eq!(paths.choose(0, doubtful), Choice::Use(instead));
         assert_eq!(paths.cleared(1, Ok(()), doubtful), None);
-        paths.left(instead);
+        assert!(!paths.left(instead, doubtful));
         assert_eq!(paths.choose(1, doubtful), Choice::Use(1), "one lives");
         assert_eq!(paths.failed(0, "silent".into(), doubtful), Some(Switch::PathDown(0)));
     }
@@ -156,8 +156,32 @@ fn a_card_that_answers_is_not_silent_however_many_requests_wait() {
     (0..2).for_each(|path| paths.answered(path, soon));
     let look = paths.look(start + SILENCE);
     assert_eq!((look.pings, look.next), (vec![], Some(soon + SILENCE)));
-    (0..2).for_each(|path| paths.left(path));
+    (0..2).for_each(|path| assert!(!paths.left(path, start + SILENCE)));
     assert!(paths.look(start + 9 * SILENCE).done, "nobody waits for an answer");
+}
+
+#[test]
+fn a_card_that_everybody_leaves_before_it_answers_is_asked_once_they_have_waited_for_long_enough() {
+    let (mut now, wait, hour) = (Instant::now(), SILENCE / 4, Duration::from_secs(3600));
+    let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]);
+    for turn in 1..=11 {
+        assert_eq!(paths.choose(0, now), Choice::Use(0));
+        assert!(!paths.begin_watch());
+        now += wait;
+        match turn {
+            // With an answer in between it begins anew.
+            4 | 7 => paths.answered(0, now),
+            _ => assert_eq!(paths.left(0, now), turn == 11),
+        }
+        // Nobody waits for it meanwhile.
+        now += hour;
+    }
+    assert_eq!(paths.choose(0, now), Choice::Use(0));
+    assert!(paths.begin_watch());
+    assert_eq!(paths.look(now).pings, [Ping::Suspected(0)]);
+    assert_eq!(paths.cleared(0, Err("silent".into()), now), Some(Switch::FellBack));
+    assert!(!paths.left(0, now + hour), "it is down");
+    assert_eq!(paths.choose(0, now), Choice::Use(1));
 }
 
 #[test]
