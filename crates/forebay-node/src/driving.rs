@@ -4,7 +4,8 @@ use forebay_config::Config;
 use forebay_transport::driving::DriveOptions;
 
 /// As the configuration says.
-pub(crate) fn drive_options(config: &Config) -> DriveOptions {
+#[must_use]
+pub fn drive_options(config: &Config) -> DriveOptions {
     DriveOptions { wait: config.client_drive_wait, spin: config.client_drive_spin }
 }
 

@@ -33,7 +33,7 @@ pub mod control;
 mod coordinating;
 mod direct;
 mod disks;
-mod driving;
+pub mod driving;
 mod elsewhere;
 pub mod error;
 mod exposure;

@@ -152,6 +152,7 @@ fn cache(
         dead_after,
         max_outstanding,
         bind,
+        drive: options.drive,
         ..forebay_rdma::ClientOptions::new(BENCH_CLUSTER, MAX_BLOCK_SIZE)
     };
     if let Some((thread, from, server)) = verbs {
@@ -167,6 +168,7 @@ fn cache(
                 dead_after,
                 max_outstanding,
                 bind: options.bind,
+                drive: options.drive,
                 ..forebay_tcp::ClientOptions::new(BENCH_CLUSTER, MAX_BLOCK_SIZE)
             },
         )),

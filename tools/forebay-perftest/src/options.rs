@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_transport::driving::DriveOptions;
 use serde::{Deserialize, Serialize};
 
 /// Which tests to run.
@@ -146,6 +147,8 @@ pub struct ClientOptions {
     pub jobs: Option<u32>,
     /// Operations that each thread has under way; `None` chooses by payload.
     pub depth: Option<u32>,
+    /// How a thread waits for the only answer of CACHE that it has under way, as a reader's thread does.
+    pub drive: DriveOptions,
 }
 
 /// How a server runs.

@@ -182,6 +182,7 @@ pub(crate) fn parts(bytes: u64) -> impl Iterator<Item = usize> {
 
 #[cfg(test)]
 mod tests {
+    use forebay_transport::driving::DriveOptions;
     use proptest::prelude::*;
 
     use super::*;
@@ -203,6 +204,7 @@ mod tests {
             cards: CardNames::default(),
             jobs,
             depth,
+            drive: DriveOptions::default(),
         }
     }
 

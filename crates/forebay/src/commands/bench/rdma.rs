@@ -17,6 +17,7 @@ use forebay_perftest::{
     Case, ClientOptions, Error, Report, Server, ServerOptions, TransportChoice, UcxOptions, VerbsCard, client,
 };
 use forebay_rdma::Library;
+use forebay_transport::driving::DriveOptions;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +27,7 @@ use crate::output::{self, JsonArg};
 use crate::signals::Signals;
 use crate::{logging, runtime};
 use forebay_node::binding::check_own_address;
+use forebay_node::driving::drive_options;
 
 use cards::{address_of, card_names, cards_of, verbs_card};
 use providers::ProviderArg;
@@ -243,7 +245,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     match mode {
         Mode::Server => runtime::block_on(serve(&args, ucx, verbs, &rdma)),
-        Mode::Client => runtime::block_on(measure(&args, ucx, verbs, &rdma)),
+        Mode::Client => runtime::block_on(measure(&args, drive_options(&loaded.config), ucx, verbs, &rdma)),
     }
 }
 
@@ -348,7 +350,13 @@ fn data_port(control: u16, said: Option<u16>) -> Option<u16> {
     said.or(control.checked_add(1).filter(|_| control != 0)).filter(|port| *port != 0)
 }
 
-async fn measure(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &Rdma) -> anyhow::Result<()> {
+async fn measure(
+    args: &Args,
+    drive: DriveOptions,
+    ucx: UcxOptions,
+    verbs: Option<VerbsCard>,
+    rdma: &Rdma,
+) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     let server = resolve(args.remote_ip.as_deref().unwrap_or_default(), args.remote_port)?;
     if let Some(ip) = args.local_ip {
@@ -370,6 +378,7 @@ async fn measure(args: &Args, ucx: UcxOptions, verbs: Option<VerbsCard>, rdma: &
         duration: Duration::from_secs(args.duration),
         jobs: args.numjobs.0,
         depth: args.iodepth.0,
+        drive,
     };
     let mut reports = Vec::new();
     for provider in ProviderArg::each(&args.provider) {

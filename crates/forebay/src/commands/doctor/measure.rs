@@ -15,6 +15,7 @@ use forebay_rdma::Provider;
 use tokio_util::sync::CancellationToken;
 
 use forebay_node::binding::first_address;
+use forebay_node::driving::drive_options;
 use forebay_node::rdma as configured;
 use forebay_node::rdma::cards::Machine;
 
@@ -49,6 +50,7 @@ pub(super) async fn measure(
         cards: CardNames::default(),
         jobs: None,
         depth: None,
+        drive: drive_options(config),
     };
     let interface = interface.as_deref();
     let over_tcp = options(TransportChoice::Tcp, UcxOptions::default(), from, None);
