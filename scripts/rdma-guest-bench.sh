@@ -21,18 +21,19 @@ fi
 
 # ---- Verbs, UCX and perftest -----------------------------------------------------------------------------------------
 
-# By verbs and by UCX in turn, with the same server: one operation at a time, then eight.
+# By verbs and by UCX in turn, with the same server: one operation at a time, then eight. Who waits for one answer does so itself for
+# longer than by default: these cards answer later.
 measure_libraries() { # RESULTS
-    local client=(bench rdma --remote-ip $host0 --devices rxe1:1 --provider both --json)
+    local client=(bench rdma --remote-ip $host0 --devices rxe1:1 --provider both --json -o client.drive.wait=5ms)
     export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
     cd "$(mktemp -d)"
     "$FOREBAY" bench rdma --local-ip $host0 --devices rxe0:1 --provider verbs >server.log &
     until_true grep "Server running on $host0:20600" server.log
     "$FOREBAY" "${client[@]}" --case latency --size 4KiB --iters $iterations >latency.json
     "$FOREBAY" "${client[@]}" --case stress --size 64KiB,1MiB --numjobs 1 --iodepth 8 --duration $seconds >bandwidth.json
+    mv latency.json bandwidth.json "$1"
     kill -INT $!
     wait $!
-    mv latency.json bandwidth.json "$1"
 }
 
 # One processor for both ends: they sleep in between, as ours do, but for a read, of which the other end knows nothing.
@@ -40,6 +41,7 @@ measure_perftest() { # RESULTS
     local size
     export LD_LIBRARY_PATH=$PERFTEST
     cd "$(mktemp -d)"
+    trap 'cat ./*.log' ERR
     perftest_between "$1/send_lat" ib_send_lat -s 4096 -n $iterations -e
     perftest_between "$1/read_lat" ib_read_lat -s 4096 -n $iterations -e
     perftest_between "$1/read_lat_polling" ib_read_lat -s 4096 -n $iterations
@@ -51,7 +53,11 @@ measure_perftest() { # RESULTS
 
 perftest_between() { # FILE PROGRAM OPTION...
     "$PERFTEST/$2" -d rxe0 -x 1 -F "${@:3}" >server.log 2>&1 &
-    until_true listens 18515
+    # One that does not start is not waited for.
+    until listens 18515; do
+        kill -0 $!
+        sleep 0.1
+    done
     "$PERFTEST/$2" -d rxe1 -x 1 -F "${@:3}" $host0 >client.log
     wait $!
     mv client.log "$1"
@@ -60,9 +66,9 @@ perftest_between() { # FILE PROGRAM OPTION...
 # ---- The processor of a worker ---------------------------------------------------------------------------------------
 
 # A mount reads 4 MiB of a worker's memory again and again: by requests, then by itself. The worker's processor time, and what it
-# takes while nobody reads.
+# takes while nobody reads. Nothing is fetched ahead: of small reads in order, whole blocks would be.
 measure_one_sided() { # RESULTS
-    local provider=verbs one_sided size
+    local provider=verbs patient=(-o network.rdma.data.ack_timeout=2s) one_sided size
     export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
     cd "$(mktemp -d)"
     trap 'cat ./*.log; umount -l mnt 2>/dev/null || true' ERR
@@ -70,9 +76,10 @@ measure_one_sided() { # RESULTS
     [[ -f /tmp/hot/file ]] || head -c 4194304 /dev/urandom >/tmp/hot/file
     for one_sided in false true; do
         worker_options=(-o mounts=/=file:///tmp/hot -o worker.rpc.bind.host=$host0 -o worker.memory.size=64MiB
-            -o block.size=1MiB -o security.mode=off -o "network.rdma.data.one_sided=$one_sided")
+            -o block.size=1MiB -o security.mode=off -o "network.rdma.data.one_sided=$one_sided" "${patient[@]}")
         start_worker 0 29999
-        start_mount $host0:29999 -o network.rdma.data.fallback=never -o "network.rdma.data.one_sided=$one_sided"
+        start_mount $host0:29999 -o network.rdma.data.fallback=never -o "network.rdma.data.one_sided=$one_sided" \
+            -o client.prefetch.max_part_number=0 "${patient[@]}"
         cmp /tmp/hot/file mnt/file
         # The worker tells where a block lies when it was asked for twice.
         reads_for 3 1048576
@@ -117,7 +124,7 @@ cpu_of() { awk '{ ns += $1 } END { printf "%.0f\n", ns }' "/proc/$1"/task/*/sche
 # Blocks of 4 MiB that the worker has: a file that is prefetched, and one large read after the other; striped, not striped, and by the
 # fast pair alone. Each by a mount of its own, which has read something before, so that it knows what each pair can do.
 measure_striping() { # RESULTS
-    local provider=verbs data=/tmp/striping patient=(-o network.rdma.data.ack_timeout=2s) striping rdma_network how pattern
+    local provider=verbs data=/tmp/striping patient=(-o network.rdma.data.ack_timeout=2s) striping rdma_network how pattern ahead
     export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
     cd "$(mktemp -d)"
     trap 'cat ./*.log; umount -l mnt 2>/dev/null || true' ERR
@@ -138,7 +145,10 @@ measure_striping() { # RESULTS
         fast-alone) rdma_network=veth1 ;;
         esac
         for pattern in prefetched large; do
-            striped_mount "${patient[@]}" -o network.rdma.data.striping=$striping
+            # Large reads are to come one after the other.
+            ahead=()
+            [[ $pattern == prefetched ]] || ahead=(-o client.prefetch.max_part_number=0)
+            striped_mount "${patient[@]}" "${ahead[@]}" -o network.rdma.data.striping=$striping
             cat mnt/first >/dev/null
             drop_caches
             "$FOREBAY" stats mnt --all --json >"$1/$how-$pattern-before.json"

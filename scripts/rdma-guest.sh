@@ -504,6 +504,7 @@ worker_options=(-o mounts=/=file:///tmp/data -o worker.rpc.bind.host=10.77.0.1 -
 
 # start_worker NUMBER PORT
 start_worker() {
+    rm -f "worker$1.log" # another one of this number may have listened before
     "$FOREBAY" worker --rdma-network veth0 "${worker_options[@]}" -o worker.rpc.port="$2" \
         -o network.rdma.data.port=$((59999 - $1)) -o "network.rdma.data.provider=${provider:-ucx}" 2>"worker$1.log" &
     echo $! >"worker$1.pid"

@@ -1,6 +1,7 @@
 //! Verbs as client and server set them up: an I/O thread for the cache, and queue pairs of the benchmark's own for READ and WRITE.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_memory::Pool;
 use forebay_rdma::RdmaError;
@@ -12,12 +13,16 @@ use forebay_verbs::{
 
 use crate::error::Error;
 use crate::options::VerbsCard;
-use crate::plan::{AREA_FRAMES, MAX_DEPTH};
+use crate::plan::{AREA_FRAMES, MAX_DEPTH, OPERATION_DEADLINE};
 
 /// Bytes of the longest message over a queue pair of READ and WRITE.
 pub(crate) const MESSAGE: usize = 1024;
 /// Messages that either end takes: one, and one for each frame to write to.
 const MESSAGES: u32 = 1 + AREA_FRAMES as u32;
+
+/// How long a card may be without acknowledgement: two thirds of what is silence to the cache's client here (`client::cache`), as in a
+/// mount. Soft-RoCE breaks connections when it sends again what was only late (ADR 0032).
+const UNACKNOWLEDGED: Duration = Duration::from_secs(OPERATION_DEADLINE.as_secs() / 3);
 
 /// Sealed reads of one queue pair that are under way, as many as the cache's client has.
 const SEALED_READS: u32 = 16;
@@ -25,7 +30,8 @@ const SEALED_READS: u32 = 16;
 /// An I/O thread of the cache.
 pub(crate) fn verbs_thread(card: &VerbsCard, pool: &Pool) -> Result<Arc<VerbsThread>, Error> {
     let library = VerbsLibrary::load().map_err(RdmaError::from)?;
-    let options = VerbsOptions::new(&card.device, pool.clone(), pool.capacity());
+    let unacknowledged = UNACKNOWLEDGED;
+    let options = VerbsOptions { unacknowledged, ..VerbsOptions::new(&card.device, pool.clone(), pool.capacity()) };
     Ok(Arc::new(VerbsThread::start(library, options)?))
 }
 
