@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Plain GETs by obstore, from `forebay s3` and from the S3 server behind it, 0 and 20 ms away: `scripts/python.py bench-s3`.
+"""Plain GETs by obstore, from Forebay and from the S3 server behind it, 0 and 20 ms away: `scripts/python.py bench-s3`.
 
-Prints a table in Markdown: medians of rounds in which all of them take turns, and how often as fast as each of the others the endpoint
-is. It is warm: everything was read through it once, and compared. With `--versitygw PROGRAM` that takes turns, too, in front of the same
-files on tmpfs. Aims: 3 × of the origin, 1 × of versitygw.
+Prints a table in Markdown: medians of rounds in which all of them take turns, and how often as fast as each of the others Forebay is,
+once by `forebay s3` in front of a worker in another process, and once by a worker that serves S3 itself. Both are warm: everything was
+read through them once, and compared. With `--versitygw PROGRAM` that takes turns, too, in front of the same files on tmpfs. Aims: 3 × of
+the origin, 1 × of versitygw.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import Any, NamedTuple
 
 import obstore
 from obstore.store import S3Store
-from scene import BUCKET, ORIGIN, Key, Rounds, endpoint, fill, head, make_plain, origin, somewhere, worker
+from scene import BUCKET, ORIGIN, Key, Rounds, endpoint, fill, head, make_plain, origin, serving_worker, somewhere, worker
 
-ENDPOINT, PLAIN, VERSITYGW = "forebay s3", "origin", "versitygw"
+OURS = ENDPOINT, WORKER = "`forebay s3`", "worker"
+PLAIN, VERSITYGW = "origin", "versitygw"
 #: How long versitygw may take to listen.
 SOON = 30.0
 
@@ -157,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
     others = [PLAIN, *([VERSITYGW] if options.versitygw else [])]
-    print(head(ENDPOINT, others, "origin"), flush=True)
+    print(head("Forebay", others, "origin", "served by"), flush=True)
     with tempfile.TemporaryDirectory(dir=somewhere(options.quick)) as name:
         place = Path(name)
         make_plain(place)
@@ -171,6 +173,7 @@ def main() -> None:
                 url = stack.enter_context(origin(options.server, place, latency))
                 of = stack.enter_context(worker(options.program, place, "1GiB"))
                 stores = {ENDPOINT: store_at(*stack.enter_context(endpoint(options.program, place, of)))}
+                stores[WORKER] = store_at(*stack.enter_context(serving_worker(options.program, place, "1GiB")))
                 stores[PLAIN] = store_at(url, ORIGIN)
                 # It is no further away than its files.
                 if options.versitygw and latency == sizes.latencies[0]:
@@ -183,7 +186,8 @@ def main() -> None:
                     for done in works:
                         for peer, store in stores.items():
                             rounds.note(done.title, peer, take(store, done))
-                print("\n".join(rounds.rows(ENDPOINT, others, latency)), flush=True)
+                for by in OURS:
+                    print("\n".join(rounds.rows(by, others, latency, by)), flush=True)
 
 
 if __name__ == "__main__":

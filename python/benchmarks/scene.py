@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import socket
 import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from common import running
 BUCKET = "bench"
 #: How many bytes are drawn at once.
 PIECE = 64 << 20
+#: What stands in a log before the address of an S3 endpoint.
+LISTENS = "S3 endpoint listening on "
 
 
 class Key(NamedTuple):
@@ -84,17 +87,7 @@ def origin(server: Path, place: Path, latency: str) -> Iterator[str]:
 def worker(program: Path, place: Path, memory: str) -> Iterator[Worker]:
     """One that has nothing yet, of the bucket."""
     windows = place / "windows"
-    settings: dict[str, object] = {
-        "metadata.ttl": "1h",
-        "mounts": f"/=s3://{BUCKET}",
-        "network.shared_memory": "on",
-        "network.shared_memory_dir": windows,
-        "worker.memory.prewarm": "false",
-        "worker.memory.size": memory,
-        "worker.rpc.bind.host": "127.0.0.1",
-        "worker.rpc.port": 0,
-        "worker.web.port": 0,
-    }
+    settings = _of_worker(memory) | {"network.shared_memory": "on", "network.shared_memory_dir": windows}
     with running([program, "worker", *_options(settings)], "worker listening on ", place / "worker.log") as address:
         yield Worker(address, windows)
 
@@ -102,23 +95,50 @@ def worker(program: Path, place: Path, memory: str) -> Iterator[Worker]:
 @contextlib.contextmanager
 def endpoint(program: Path, place: Path, of: Worker) -> Iterator[tuple[str, Key]]:
     """`forebay s3` in front of a worker. Its URL, and a reader's key."""
-    made: list[str | Path] = [program, "key", "s3", "--role", "reader", "--client", "bench"]
-    line = subprocess.run(made, capture_output=True, text=True, check=True).stdout
-    keys = place / "keys"
-    keys.touch(mode=0o600)
-    keys.write_text(line)
+    key, served = _served(program, place / "keys")
     settings: dict[str, object] = {
         "client.web.port": 0,
         "metadata.ttl": "1h",
         "network.shared_memory": "on",
         "network.shared_memory_dir": of.windows,
-        "s3.buckets": f"{BUCKET}=/",
-        "s3.credentials_file": keys,
     }
-    command = [program, "s3", "--listen", "127.0.0.1:0", "--workers", of.address, *_options(settings)]
-    with running(command, "S3 endpoint listening on ", place / "endpoint.log") as address:
-        access, secret = line.split()[:2]
-        yield f"http://{address}", Key(access, secret)
+    command = [program, "s3", "--listen", "127.0.0.1:0", "--workers", of.address, *_options(settings | served)]
+    with running(command, LISTENS, place / "endpoint.log") as address:
+        yield f"http://{address}", key
+
+
+@contextlib.contextmanager
+def serving_worker(program: Path, place: Path, memory: str) -> Iterator[tuple[str, Key]]:
+    """A worker of the bucket that serves S3 by itself, and has nothing yet. Its URL, and a reader's key."""
+    key, served = _served(program, place / "serving_keys")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        served["s3.port"] = free.getsockname()[1]
+    command = [program, "worker", *_options(_of_worker(memory) | {"network.shared_memory": "off"} | served)]
+    with running(command, LISTENS, place / "serving.log") as address:
+        yield f"http://{address}", key
+
+
+def _served(program: Path, keys: Path) -> tuple[Key, dict[str, object]]:
+    """A reader's key, and what has it and the bucket be served."""
+    made: list[str | Path] = [program, "key", "s3", "--role", "reader", "--client", "bench"]
+    line = subprocess.run(made, capture_output=True, text=True, check=True).stdout
+    keys.touch(mode=0o600)
+    keys.write_text(line)
+    access, secret = line.split()[:2]
+    return Key(access, secret), {"s3.buckets": f"{BUCKET}=/", "s3.credentials_file": keys}
+
+
+def _of_worker(memory: str) -> dict[str, object]:
+    """The settings of a worker of the bucket."""
+    return {
+        "metadata.ttl": "1h",
+        "mounts": f"/=s3://{BUCKET}",
+        "worker.memory.prewarm": "false",
+        "worker.memory.size": memory,
+        "worker.rpc.bind.host": "127.0.0.1",
+        "worker.rpc.port": 0,
+        "worker.web.port": 0,
+    }
 
 
 @contextlib.contextmanager
@@ -149,19 +169,19 @@ class Rounds:
         """One of them has done it once more."""
         self._took.setdefault(title, {}).setdefault(name, []).append(seconds)
 
-    def rows(self, first: str, others: Sequence[str], label: str | None = None) -> list[str]:
+    def rows(self, first: str, others: Sequence[str], *labels: str) -> list[str]:
         """Of a table in Markdown: medians, and how often as fast as each of the others ``first`` is. Who took no turn has none."""
         rows: list[str] = []
         for title, by_name in self._took.items():
             medians = {name: statistics.median(seconds) for name, seconds in by_name.items()}
-            cells = [*([label] if label is not None else []), title]
+            cells = [*labels, title]
             cells += [f"{medians[name] * 1000:,.1f} ms" if name in medians else "" for name in (first, *others)]
             cells += [f"{medians[name] / medians[first]:.2f} ×" if name in medians else "" for name in others]
             rows.append(f"| {' | '.join(cells)} |")
         return rows
 
 
-def head(first: str, others: Sequence[str], label: str | None = None) -> str:
+def head(first: str, others: Sequence[str], *labels: str) -> str:
     """What stands above :meth:`Rounds.rows`."""
-    cells = [*([label] if label is not None else []), "what", first, *others, *(f"of {name}" for name in others)]
+    cells = [*labels, "what", first, *others, *(f"of {name}" for name in others)]
     return f"| {' | '.join(cells)} |\n|{' --- |' * len(cells)}"

@@ -40,10 +40,11 @@ def quick(script: str, *arguments: str) -> list[list[str]]:
 
 def test_gets_of_the_s3_endpoint_are_measured_beside_those_of_its_origin() -> None:
     heading, *rows = quick("s3_gets.py", *programs())
-    assert heading == ["origin", "what", "forebay s3", "origin", "of origin"]
-    assert [row[0] for row in rows] == ["0ms"] * 4 + ["1ms"] * 4
+    assert heading == ["origin", "served by", "what", "Forebay", "origin", "of origin"]
+    by = ["`forebay s3`"] * 4 + ["worker"] * 4
+    assert [(row[0], row[1]) for row in rows] == [(latency, name) for latency in ("0ms", "1ms") for name in by]
     for row in rows:
-        assert all(DURATION.fullmatch(cell) for cell in row[2:4]) and RATIO.fullmatch(row[4]), row
+        assert all(DURATION.fullmatch(cell) for cell in row[3:5]) and RATIO.fullmatch(row[5]), row
 
 
 def test_reads_whose_order_is_announced_are_measured_beside_those_whose_order_is_not() -> None:

@@ -173,7 +173,7 @@ keys! {
     }
     section "Origin: the object store behind a mount" {
         /// The maximum number of requests to origins in progress at the same time, per worker.
-        origin_max_concurrency "origin.max_concurrency": u32 = 64, in 1..=65_536;
+        origin_max_concurrency "origin.max_concurrency": u32 = 256, in 1..=65_536;
         /// Longest time for one request to an origin, including its body.
         origin_request_timeout "origin.request_timeout": Duration = secs(30), in ms(1)..=HOUR;
         /// Longest time to connect to an origin.

@@ -54,7 +54,7 @@ fn a_cache_node_becomes_a_mount_that_shares_its_disks() {
 fn a_pure_client_becomes_a_mount_that_only_reads() {
     let (config, import) = imported(CLIENT);
     assert!(config.worker_disks.is_empty());
-    assert_eq!((config.client_max_concurrency, config.origin_max_concurrency), (600, 64));
+    assert_eq!((config.client_max_concurrency, config.origin_max_concurrency), (600, 256));
     assert_eq!(config.fuse_max_read.as_u64(), 1 << 20);
     assert_eq!(interfaces(&config), ["ib0", "ib1"]);
     let command = "forebay mount /jfs --etcd URL --cache-group cg --no-sharing --config THIS_FILE";

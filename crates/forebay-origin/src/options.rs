@@ -116,7 +116,7 @@ impl OriginOptions {
 impl Default for OriginOptions {
     fn default() -> Self {
         Self {
-            max_concurrency: 64,
+            max_concurrency: 256,
             request_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
