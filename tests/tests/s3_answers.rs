@@ -1,5 +1,6 @@
 //! What the S3 endpoint answers where others have a say in what is right: as Amazon does, or as near as directories let it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use forebay_e2e::{
@@ -7,7 +8,7 @@ use forebay_e2e::{
 };
 use forebay_testkit::{DataSet, Fault};
 use futures::StreamExt as _;
-use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredential, S3CopyIfNotExists};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer, AwsCredential, S3CopyIfNotExists};
 use object_store::client::HttpRequest;
 use object_store::signer::Method;
 use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMultipartOptions, PutPayload};
@@ -141,6 +142,21 @@ fn writer(scene: &S3Scene) -> S3Key {
     key
 }
 
+/// A client that sends one header of our choice with each copy, this condition, and takes 412 for a target that is there.
+fn copying_if_match(tag: &str, endpoint: SocketAddr, key: &S3Key) -> AmazonS3 {
+    let condition = S3CopyIfNotExists::Header("x-amz-copy-source-if-match".to_owned(), tag.to_owned());
+    AmazonS3Builder::new()
+        .with_endpoint(format!("http://{endpoint}"))
+        .with_allow_http(true)
+        .with_region("us-east-1")
+        .with_bucket_name(S3Scene::BUCKET)
+        .with_access_key_id(&key.access)
+        .with_secret_access_key(&key.secret)
+        .with_copy_if_not_exists(condition)
+        .build()
+        .unwrap()
+}
+
 #[test]
 fn a_copy_under_a_condition_has_the_bytes_that_met_it() {
     if ruled_out_by_mode(PLAIN) {
@@ -152,20 +168,7 @@ fn a_copy_under_a_condition_has_the_bytes_that_met_it() {
     scene.bucket.put("k", first, size);
     let key = writer(&scene);
     let tag = scene.run(scene.client().head(&at("k"))).unwrap().e_tag.unwrap();
-    // This client sends one header of our choice with each copy, and takes 412 for a target that is there.
-    let under = |tag: &str| {
-        let condition = S3CopyIfNotExists::Header("x-amz-copy-source-if-match".to_owned(), tag.to_owned());
-        AmazonS3Builder::new()
-            .with_endpoint(format!("http://{}", scene.endpoint.address()))
-            .with_allow_http(true)
-            .with_region("us-east-1")
-            .with_bucket_name(S3Scene::BUCKET)
-            .with_access_key_id(&key.access)
-            .with_secret_access_key(&key.secret)
-            .with_copy_if_not_exists(condition)
-            .build()
-            .unwrap()
-    };
+    let under = |tag: &str| copying_if_match(tag, scene.endpoint.address(), &key);
     let refused = scene.run(under("\"other\"").copy_if_not_exists(&at("k"), &at("none"))).unwrap_err();
     assert!(matches!(refused, Error::AlreadyExists { .. }), "{refused:?}");
     assert!(!scene.bucket.path_of("none").exists());
@@ -215,7 +218,8 @@ fn a_copy_from_one_origin_to_another_is_read_and_sent_and_none_passes_for_its_so
     std::os::unix::fs::symlink(&directory, &same).unwrap();
     let files = format!("/dir=file://{},/same=file://{}", directory.display(), same.display());
     let key = keys.add("writer", "me");
-    let worker = Setup::of(&bucket).option(&format!("mounts=/s3={},{files}", bucket.url())).member("w1");
+    let mounts = format!("mounts=/s3={url},/again={url},{files}", url = bucket.url());
+    let worker = Setup::of(&bucket).option(&mounts).member("w1");
     let buckets = format!("s3.buckets={}=/", S3Scene::BUCKET);
     let endpoint = Setup::without_origin().option(&buckets).s3([&worker], &keys);
     let client = endpoint.client(S3Scene::BUCKET, &key);
@@ -235,7 +239,18 @@ fn a_copy_from_one_origin_to_another_is_read_and_sent_and_none_passes_for_its_so
     // Who moved it would delete the only one next.
     let refused = format!("{:?}", copy("dir/k", "same/k").unwrap_err());
     assert!(refused.contains("OperationAborted"), "{refused}");
+    let copy_if_match = |from: &str, to: &str| {
+        let tag = runtime.block_on(client.head(&at(from))).unwrap().e_tag.unwrap();
+        let client = copying_if_match(&tag, endpoint.address(), &key);
+        runtime.block_on(client.copy_if_not_exists(&at(from), &at(to)))
+    };
+    for (from, to) in [("dir/empty", "same/empty"), ("s3/k", "again/k")] {
+        let refused = format!("{:?}", copy_if_match(from, to).unwrap_err());
+        assert!(refused.contains("OperationAborted"), "{from}: {refused}");
+    }
+    copy_if_match("s3/back", "again/other").unwrap();
     assert!(std::fs::read(directory.join("k")).unwrap() == found);
+    assert!(bucket.object("k") == found && bucket.object("other") == found);
 }
 
 #[test]

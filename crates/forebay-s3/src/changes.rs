@@ -310,11 +310,11 @@ impl Served {
             let message = "an object cannot be copied to itself: the cache carries no metadata that this could change";
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
         }
-        let attr = match found.version().filter(|_| conditions.are_any()) {
-            Some(version) => self.copy_version(version, found.attr.replicas, &to.path).await?,
-            None => match self.client.copy(&from.path, &to.path).await {
+        let attr = match conditions.are_any() {
+            true => self.copy_found(&found, &from.path, &to.path).await?,
+            false => match self.client.copy(&from.path, &to.path).await {
                 Err(failure) if failure.kind() == FailureKind::CrossDevice => {
-                    self.copy_across(&found, &from.path, &to.path).await?
+                    self.copy_found(&found, &from.path, &to.path).await?
                 }
                 copied => copied.map_err(|failure| failure::of_write(&failure))?,
             },

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_client::OpenFile;
-use forebay_types::{Attr, FailureKind, FileVersion, FsPath, Permission};
+use forebay_types::{Attr, FailureKind, FileVersion, FsPath, OriginUrl, Permission};
 use s3s::dto::CopySource;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
@@ -72,35 +72,28 @@ impl Served {
         Ok((found, place))
     }
 
-    /// Makes `to` a file of the bytes of this version, of an object with so many replicas.
-    ///
-    /// # Errors
-    /// When it can be had no more, or is too long, and those of the origin.
-    pub(crate) async fn copy_version(&self, version: &FileVersion, replicas: u8, to: &FsPath) -> S3Result<Attr> {
-        let size = version.size;
-        if size > MAX_PUT {
-            let message = format!("{size} bytes are more than the {MAX_PUT} that are copied at once; copy in parts");
-            return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
-        }
-        let file = self.client.open_replicated(version.clone(), replicas);
-        self.send(to, Pinned { file, rest: 0..size, served: self }, size, false).await
-    }
-
-    /// Makes `to` a file of the bytes that were found at `from`, which is on another origin.
+    /// Makes `to` a file of the bytes of the version that was found at `from`.
     ///
     /// Two URLs may be two ways to one store, which nobody is told. The copy has replaced what it was made of then, and who
     /// moves an object by copying must not go on and delete the only one.
     ///
     /// # Errors
-    /// As of [`Self::copy_version`], and when there is something else at `from` once the copy is made.
-    pub(crate) async fn copy_across(&self, found: &Found, from: &FsPath, to: &FsPath) -> S3Result<Attr> {
+    /// When it can be had no more, or is too long, and those of the origin. From one origin to another also when there is
+    /// something else at `from` once the copy is made.
+    pub(crate) async fn copy_found(&self, found: &Found, from: &FsPath, to: &FsPath) -> S3Result<Attr> {
         // A directory has no bytes.
         let Some(version) = found.version() else { return Err(no_such_key()) };
         let made = self.copy_version(version, found.attr.replicas, to).await?;
+        let is_one = made.version().is_some_and(|made| {
+            OriginUrl::are_one_object((&*made.origin, &*made.path), (&*version.origin, &*version.path))
+        });
+        if !is_one && made.version().is_some_and(|made| made.origin == version.origin) {
+            return Ok(made);
+        }
         // Entity tags of the same bytes may be the same: then the time tells.
         let state = |attr: &Attr| (attr.version().cloned(), attr.modified_nanos);
         match self.client.stat(from, true).await {
-            Ok(now) if state(&now.attr) == state(&found.attr) => Ok(made),
+            Ok(now) if !is_one && state(&now.attr) == state(&found.attr) => Ok(made),
             Ok(_) => {
                 let message = "the source was replaced while it was copied: by another, or both keys are one object";
                 Err(S3Error::with_message(S3ErrorCode::OperationAborted, message))
@@ -109,5 +102,16 @@ impl Served {
             Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => Ok(made),
             Err(failure) => Err(failure::told(&failure.context("it was copied, and may not be there any more"))),
         }
+    }
+
+    /// Makes `to` a file of the bytes of this version, of an object with so many replicas.
+    async fn copy_version(&self, version: &FileVersion, replicas: u8, to: &FsPath) -> S3Result<Attr> {
+        let size = version.size;
+        if size > MAX_PUT {
+            let message = format!("{size} bytes are more than the {MAX_PUT} that are copied at once; copy in parts");
+            return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
+        }
+        let file = self.client.open_replicated(version.clone(), replicas);
+        self.send(to, Pinned { file, rest: 0..size, served: self }, size, false).await
     }
 }
