@@ -16,7 +16,7 @@ if [ -d /run/systemd/system ]; then
                 systemctl reload "$unit" ||
                     echo "$unit goes on with the program that it has: systemctl status $unit says why" >&2
                 ;;
-            # One that is not ready yet is not reloaded, and nobody reads from it.
+            # One that is not ready yet is not reloaded; who reads from one that is kept waits on.
             activating) timeout 60 systemctl try-restart "$unit" || : ;;
             esac
         done
