@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_cluster::{Backoff, Pauses, PlacementKey, Turn};
-use forebay_transport::{CallError, LinkError, Reply};
+use forebay_transport::{CallError, LinkError, Op, Reply};
 use forebay_types::{Failure, FailureKind};
 use tokio::time::Instant;
 
+use crate::hedging::Raced;
 use crate::judge::Judge;
 use crate::routes::{Link, Order, Routes};
 
@@ -30,8 +31,8 @@ pub(crate) struct Attempts<'a> {
     order: Order,
     /// Members that were left out because they failed lately: a last resort.
     passed_over: Vec<usize>,
-    /// Whether members that are slow are left out, too.
-    avoids_slow: bool,
+    /// Members that are slow to answer this are left out, too.
+    avoids_slow: Option<Op>,
     /// Those: they are there at least, and are asked before the last resort.
     slow: Vec<usize>,
     /// Whether the worker that is asked now is one of those.
@@ -81,7 +82,7 @@ impl<'a> Attempts<'a> {
             key,
             replicas,
             passed_over: Vec::new(),
-            avoids_slow: false,
+            avoids_slow: None,
             slow: Vec::new(),
             is_slow_resort: false,
             started,
@@ -98,9 +99,9 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The same, which leave out members that are slow: any worker's answer is as good.
-    pub(crate) fn avoiding_slow(mut self, avoids_slow: bool) -> Self {
-        self.avoids_slow = avoids_slow;
+    /// The same, which leave out members that are slow to answer `op`: any worker's answer is as good.
+    pub(crate) fn avoiding_slow(mut self, op: Option<Op>) -> Self {
+        self.avoids_slow = op;
         self
     }
 
@@ -124,7 +125,9 @@ impl<'a> Attempts<'a> {
             if self.answered.iter().any(|link| Arc::ptr_eq(link, &self.routes.links[at])) {
                 continue;
             }
-            if self.avoids_slow && self.routes.links[at].speed.turn(now.into_std()) == Turn::Avoid {
+            if let Some(op) = self.avoids_slow
+                && self.routes.links[at].speed_of(op).turn(now.into_std()) == Turn::Avoid
+            {
                 self.slow.push(at);
                 continue;
             }
@@ -149,7 +152,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// `link` was left without an answer: as one that is slow, it is asked again when the others cannot.
-    pub(crate) fn leave(&mut self, link: &Arc<Link>) {
+    fn leave(&mut self, link: &Arc<Link>) {
         self.slow.extend(self.routes.links.iter().position(|of| Arc::ptr_eq(of, link)));
     }
 
@@ -200,6 +203,31 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// What is to be done after `link` answered so, and others that were asked as well: an answer settles it, whoever gave it.
+    /// Otherwise what counts is what the one said that was asked first, if it said anything.
+    pub(crate) fn judge_all(&mut self, link: &Arc<Link>, raced: Raced) -> Verdict {
+        let mut others = Verdict::AskNext;
+        if raced.is_left {
+            self.leave(link);
+        }
+        for (by, answer) in raced.others {
+            let verdict = match (by, answer) {
+                (Some(by), answer) => self.judge(&by, answer),
+                (None, Ok(reply)) => Verdict::Settled(Ok(reply)),
+                (None, Err(_)) => Verdict::AskNext,
+            };
+            if let Verdict::Settled(_) = verdict {
+                others = verdict;
+            }
+        }
+        let Some(first) = raced.first else { return others };
+        match (self.judge(link, first), others) {
+            (Verdict::AskNext, others) => others,
+            (Verdict::Settled(Err(_)), Verdict::Settled(Ok(reply))) => Verdict::Settled(Ok(reply)),
+            (first, _) => first,
+        }
+    }
+
     /// Notes why a worker gave no answer. That identities do not fit is the outcome only if it is so with all: what is wrong with
     /// another may pass.
     fn unanswered(&mut self, error: LinkError) {
@@ -214,7 +242,7 @@ impl<'a> Attempts<'a> {
 
     /// Whether the worker that is asked now is asked in the place of another, which owns what it is about.
     pub(crate) fn is_stand_in(&self) -> bool {
-        self.tries > 1 || !self.passed_over.is_empty()
+        self.tries > 1 || !self.passed_over.is_empty() || !self.slow.is_empty()
     }
 
     /// Whether the worker that is asked now is slow, and is asked because there is no other.

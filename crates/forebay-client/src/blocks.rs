@@ -17,8 +17,8 @@ use forebay_store::Store;
 use forebay_transport::{CallError, Flags, Op, Payload, Reply, Request};
 use forebay_types::{BlockKey, Failure, FailureKind, FileVersion, MAX_BLOCK_SIZE};
 
-use crate::attempts::{Attempts, Verdict};
-use crate::hedging::{Hedge, NoHedge, Raced};
+use crate::attempts::Verdict;
+use crate::hedging::{Hedge, NoHedge, Race, Raced};
 use crate::landing::Landing;
 use crate::router::{Away, Router};
 use crate::routes::{Link, Routes};
@@ -72,7 +72,7 @@ impl Router {
         let replicas = self.replicas_of(request.block.file);
         let key = PlacementKey::from(&request.block);
         let is_hedged = self.hedging.applies_to(&request);
-        let mut attempts = self.attempts(key, replicas, self.timeout()).avoiding_slow(is_hedged);
+        let mut attempts = self.attempts(key, replicas, self.timeout()).avoiding_slow(is_hedged.then_some(request.op));
         let (flags, mut has_asked_origin) = (request.flags, false);
         loop {
             let Some((link, left)) = attempts.next() else {
@@ -107,7 +107,7 @@ impl Router {
                         // Who was overtaken took at least so long: without that, it would stay the favourite.
                         begun.end(!matches!(raced.first, Some(Err(_))));
                     }
-                    settled(&mut attempts, &link, raced)
+                    attempts.judge_all(&link, raced)
                 }
                 None => {
                     let answer = self.call_described(&link, version, &request, landing.as_mut()).await?;
@@ -150,7 +150,7 @@ impl Router {
                 let request = described();
                 Request { flags: request.flags.and(Flags::UNAIDED), ..request }
             };
-            match another(routes, link, key, replicas, &asked) {
+            match routes.another(link, (key, replicas), request.op, &asked) {
                 Some(other) => {
                     // It waits for no memory: readers that have waited for less come first.
                     let into = match other.is_near() || other.is_local {
@@ -172,12 +172,13 @@ impl Router {
         };
         let into = landing.room(link, length).await?;
         let first = self.counted(link, first_of(link, version, request), into);
-        let raced = self.hedging.race(link, length, first, &mut hedge).await;
+        let race = Race::of(link, request);
+        let raced = self.hedging.race(race, first, &mut hedge).await;
         if !raced.needs_description() {
             return Ok(raced);
         }
         let into = landing.room(link, length).await?;
-        Ok(self.hedging.race(link, length, self.counted(link, described(), into), &mut hedge).await)
+        Ok(self.hedging.race(race, self.counted(link, described(), into), &mut hedge).await)
     }
 
     /// What the origin answers to a read whose workers are all slow, where this process reads it; nothing when it fails:
@@ -255,48 +256,11 @@ fn first_of(link: &Link, version: &FileVersion, request: &Request) -> Request {
     }
 }
 
-/// The worker to ask for `key` while `link` does not answer, which none of `asked` is.
-#[cold]
-fn another(routes: &Routes, link: &Link, key: PlacementKey, replicas: u8, asked: &[Arc<Link>]) -> Option<Arc<Link>> {
-    let others = routes.topology.in_place_of(&link.member, key, usize::from(replicas));
-    let mut others = others.into_iter().filter_map(|member| routes.link(&member.name));
-    let is_worth_it = |other: &&Arc<Link>| {
-        let is_asked = asked.iter().any(|asked| Arc::ptr_eq(asked, other));
-        !is_asked && !other.speed.is_slow() && !other.health.lock().is_down()
-    };
-    others.find(is_worth_it).map(Arc::clone)
-}
-
 /// Whether the worker of `link`, if it lacks the block, would ask one for it that is slow.
 #[cold]
 fn would_ask_a_slow_one(routes: &Routes, link: &Link, key: PlacementKey, replicas: u8) -> bool {
     let peers = routes.topology.peers(&link.member, key, usize::from(replicas));
     peers.iter().any(|member| routes.link(&member.name).is_some_and(|peer| peer.speed.is_slow()))
-}
-
-/// What is to be done after those that were asked answered so: bytes settle it, whoever sent them. Otherwise what counts is
-/// the answer of the one that was asked first, if it is one.
-fn settled(attempts: &mut Attempts<'_>, link: &Arc<Link>, raced: Raced) -> Verdict {
-    let mut others = Verdict::AskNext;
-    if raced.is_left {
-        attempts.leave(link);
-    }
-    for (by, answer) in raced.others {
-        let verdict = match (by, answer) {
-            (Some(by), answer) => attempts.judge(&by, answer),
-            (None, Ok(reply)) => Verdict::Settled(Ok(reply)),
-            (None, Err(_)) => Verdict::AskNext,
-        };
-        if let Verdict::Settled(_) = verdict {
-            others = verdict;
-        }
-    }
-    let Some(first) = raced.first else { return others };
-    match (attempts.judge(link, first), others) {
-        (Verdict::AskNext, others) => others,
-        (Verdict::Settled(Err(_)), Verdict::Settled(Ok(reply))) => Verdict::Settled(Ok(reply)),
-        (first, _) => first,
-    }
 }
 
 /// A reply to a read must carry all the bytes: a service that sends fewer has a fault.

@@ -1,5 +1,6 @@
-//! Hedged reads: a read that its worker keeps waiting goes to another one as well, and the first answer counts. The
-//! decisions are [`forebay_cluster`]'s; this waits and counts. Whom to ask instead, the caller says ([`crate::blocks`]).
+//! Hedged reads: a read that its worker keeps waiting goes to another one as well, and the first answer counts. So does a
+//! question about a name. The decisions are [`forebay_cluster`]'s; this waits and counts. Whom to ask instead, the caller says
+//! ([`crate::blocks`], [`crate::names`]).
 //!
 //! Each request has a buffer of its own. The one that is given up is dropped as any call may be: its buffer stays with
 //! the transport until nobody can write to it any more (invariant 3), and never comes back to the reader.
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::routes::Link;
+use crate::speed::Speed;
 use crate::stats::ClientStats;
 
 /// How long a hedge may take for its answer when the worker that was asked first has failed: as long as a read may of a
@@ -30,6 +32,43 @@ const AFTER_FAILURE: Duration = Duration::from_millis(400);
 /// reached. It may be well and merely cold: others have its blocks by now, and would win every race against its origin.
 /// So it would never be taken back, nor would it become known how long it takes now.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A request for which others may be asked, and the worker that is asked first.
+#[derive(Clone, Copy)]
+pub(crate) struct Race<'l> {
+    link: &'l Link,
+    op: Op,
+    /// What it asks for, in bytes: how long it takes goes by that.
+    length: u32,
+}
+
+impl<'l> Race<'l> {
+    /// `request`, of `link`.
+    pub(crate) fn of(link: &'l Link, request: &Request) -> Self {
+        // A page of a listing takes longer than a name.
+        let length = if request.op == Op::List { u32::MAX } else { request.length };
+        Self { link, op: request.op, length }
+    }
+
+    fn speed(self) -> &'l Speed {
+        self.link.speed_of(self.op)
+    }
+
+    fn is_of_names(self) -> bool {
+        self.op != Op::Read
+    }
+
+    /// Whether this is an answer. That there is nothing of a name is one; that a worker cannot read is none.
+    fn is_answer(self, answer: &Result<Reply, CallError>) -> bool {
+        match answer {
+            Ok(_) => true,
+            Err(CallError::Service(failure)) => {
+                self.is_of_names() && matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory)
+            }
+            Err(CallError::Link(_)) => false,
+        }
+    }
+}
 
 /// A read that is sent to another, when it is polled.
 pub(crate) struct Hedge<'h> {
@@ -54,7 +93,7 @@ pub(crate) type Asked = (Option<Arc<Link>>, Result<Reply, CallError>);
 pub(crate) struct Raced {
     /// The answer of the worker that was asked first; `None`: another was faster.
     pub(crate) first: Option<Result<Reply, CallError>>,
-    /// The answers of the others, which are errors but for the last.
+    /// The answers of the others, which settle nothing but for the last.
     pub(crate) others: Vec<Asked>,
     /// Whether the worker was left without any answer, to have its memory for another.
     pub(crate) is_left: bool,
@@ -93,10 +132,16 @@ impl Hedging {
         Self { options, budget, slow: AtomicUsize::new(0), stats }
     }
 
-    /// Whether another worker's answer to this is as good: not if the worker is to look at what itself holds.
+    /// Whether another worker's answer to this is as good: not if the worker is to look at what itself holds, or to learn what
+    /// a name is now.
     pub(crate) fn applies_to(&self, request: &Request) -> bool {
-        let is_of_one_worker = request.flags.contains(Flags::SCRUB) || request.flags.contains(Flags::CACHED);
-        self.options.is_some() && request.op == Op::Read && !is_of_one_worker
+        let has = |flag| request.flags.contains(flag);
+        let is_of_one_worker = match request.op {
+            Op::Read => has(Flags::SCRUB) || has(Flags::CACHED),
+            Op::Stat | Op::StatRead | Op::List => has(Flags::REVALIDATE),
+            _ => true,
+        };
+        self.options.is_some() && !is_of_one_worker
     }
 
     /// Whether there may be a worker that is slow.
@@ -105,15 +150,16 @@ impl Hedging {
         self.slow.load(Ordering::Relaxed) > 0
     }
 
-    /// What comes of `call`, a read of `length` bytes of `link`, and of what `hedge` names in its place when it is overdue.
-    pub(crate) async fn race<'h, C, H>(&self, link: &Link, length: u32, call: C, hedge: &mut H) -> Raced
+    /// What comes of `call`, the first request of `race`, and of what `hedge` names in its place when it is overdue.
+    pub(crate) async fn race<'h, C, H>(&self, race: Race<'_>, call: C, hedge: &mut H) -> Raced
     where
         C: Future<Output = Result<Reply, CallError>> + Send,
         H: FnMut() -> Result<Hedge<'h>, NoHedge> + Send,
     {
         let least = self.options.map_or(Duration::MAX, |options| options.min_delay);
-        let mut overdue_after = link.speed.overdue_after(length).max(least);
-        if link.speed.is_slow() || link.health.lock().is_down() {
+        let speed = race.speed();
+        let mut overdue_after = speed.overdue_after(race.length).max(least);
+        if speed.is_slow() || race.link.health.lock().is_down() {
             overdue_after = overdue_after.max(PATIENCE);
         }
         self.budget.read();
@@ -124,17 +170,16 @@ impl Hedging {
             biased;
             answer = &mut call => answer,
             () = tokio::time::sleep(overdue_after) => {
-                return Box::pin(self.overdue(link, length, (began, overdue_after), call, hedge)).await;
+                return Box::pin(self.overdue(race, (began, overdue_after), call, hedge)).await;
             }
         };
-        self.answered(link, length, began, &answer, true);
+        self.answered(race, began, &answer, true);
         Raced::of(answer)
     }
 
     async fn overdue<'h, C, H>(
         &self,
-        link: &Link,
-        length: u32,
+        race: Race<'_>,
         (began, overdue_after): (Instant, Duration),
         mut call: Pin<&mut C>,
         hedge: &mut H,
@@ -144,14 +189,15 @@ impl Hedging {
         H: FnMut() -> Result<Hedge<'h>, NoHedge> + Send,
     {
         let mut watch = Watch::new(overdue_after);
-        let answers_before = link.speed.answers();
+        let speed = race.speed();
+        let answers_before = speed.answers();
         let mut others = Vec::new();
         while watch.step() == Step::Hedge {
             let is_urgent = watch.is_urgent(began.elapsed());
-            let sent = self.send(link, is_urgent, hedge);
+            let sent = self.send(race, is_urgent, hedge);
             // Where all memory is that of readers who wait for a worker that stands still, somebody has to make room.
-            if sent.as_ref().err() == Some(&NoHedge::NoMemory) && (is_urgent || link.speed.is_slow()) {
-                self.lost(link, length, began.elapsed(), Some(false));
+            if sent.as_ref().err() == Some(&NoHedge::NoMemory) && (is_urgent || speed.is_slow()) {
+                self.lost(race, began.elapsed(), Some(false));
                 return Raced { first: None, others, is_left: true };
             }
             let Ok(Hedge { by, mut answer }) = sent else {
@@ -163,22 +209,22 @@ impl Hedging {
                 };
                 let Some(answer) = answer else { continue };
                 // There was no race that it could have won.
-                self.answered(link, length, began, &answer, false);
+                self.answered(race, began, &answer, false);
                 return Raced { first: Some(answer), others, is_left: false };
             };
             watch.sent();
             tokio::select! {
                 biased;
                 first = call.as_mut() => {
-                    if first.is_ok() {
+                    if race.is_answer(&first) {
                         self.stats.hedges_wasted.fetch_add(1, Ordering::Relaxed);
-                        self.answered(link, length, began, &first, true);
+                        self.answered(race, began, &first, true);
                         return Raced { first: Some(first), others, is_left: false };
                     }
                     if !is_denied(&first)
                         && let Ok(second) = tokio::time::timeout(AFTER_FAILURE, answer).await
                     {
-                        self.ended(&second);
+                        self.ended(race.is_answer(&second));
                         others.push((by, second));
                     } else {
                         self.stats.hedges_wasted.fetch_add(1, Ordering::Relaxed);
@@ -186,21 +232,27 @@ impl Hedging {
                     return Raced { first: Some(first), others, is_left: false };
                 }
                 second = &mut answer => {
-                    self.ended(&second);
-                    let from_origin = second.as_ref().ok().map(|reply| reply.provenance.origin > 0);
+                    let is_answer = race.is_answer(&second);
+                    self.ended(is_answer);
+                    let from_origin = second.as_ref().is_ok_and(|reply| reply.provenance.origin > 0);
                     let is_worker = by.is_some();
                     others.push((by, second));
-                    if let Some(from_origin) = from_origin {
-                        let stands_still = || is_urgent && link.speed.answers() == answers_before;
-                        let is_clear = if is_worker { Some(!from_origin) } else { stands_still().then_some(true) };
-                        self.lost(link, length, began.elapsed(), is_clear);
+                    if is_answer {
+                        let stands_still = is_urgent && speed.answers() == answers_before;
+                        let is_clear = match is_worker {
+                            // What another says of a name it has from the origin.
+                            true if race.is_of_names() => Some(stands_still),
+                            true => Some(!from_origin),
+                            false => stands_still.then_some(true),
+                        };
+                        self.lost(race, began.elapsed(), is_clear);
                         return Raced { first: None, others, is_left: false };
                     }
                 }
             }
         }
         let answer = call.await;
-        self.answered(link, length, began, &answer, true);
+        self.answered(race, began, &answer, true);
         Raced { first: Some(answer), others, is_left: false }
     }
 
@@ -208,12 +260,13 @@ impl Hedging {
     /// leave it, as must who has waited for very long.
     fn send<'h>(
         &self,
-        link: &Link,
+        race: Race<'_>,
         is_urgent: bool,
         hedge: &mut impl FnMut() -> Result<Hedge<'h>, NoHedge>,
     ) -> Result<Hedge<'h>, NoHedge> {
-        if !self.budget.take(is_urgent || link.speed.is_slow()) {
-            self.is_slow_if(link, link.speed.still_waits(Instant::now().into_std()));
+        let speed = race.speed();
+        if !self.budget.take(is_urgent || speed.is_slow()) {
+            self.is_slow_if(race, speed.still_waits(Instant::now().into_std()));
             return Err(NoHedge::Unasked);
         }
         let sent = hedge();
@@ -224,23 +277,24 @@ impl Hedging {
         sent
     }
 
-    fn ended(&self, hedge: &Result<Reply, CallError>) {
-        let counter = if hedge.is_ok() { &self.stats.hedges_won } else { &self.stats.hedges_wasted };
+    /// A hedge ended, with an answer or without.
+    fn ended(&self, has_won: bool) {
+        let counter = if has_won { &self.stats.hedges_won } else { &self.stats.hedges_wasted };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The worker that was asked first answered, and nobody before it; `in_time`: not later than it should have, or than
     /// others did.
     #[inline]
-    fn answered(&self, link: &Link, length: u32, began: Instant, answer: &Result<Reply, CallError>, in_time: bool) {
-        if answer.is_err() {
+    fn answered(&self, race: Race<'_>, began: Instant, answer: &Result<Reply, CallError>, in_time: bool) {
+        if !race.is_answer(answer) {
             return;
         }
-        let now = Instant::now();
-        link.speed.took(length, now - began);
-        if in_time && link.speed.in_time(now.into_std()) {
+        let (now, speed) = (Instant::now(), race.speed());
+        speed.took(race.length, now - began);
+        if in_time && speed.in_time(now.into_std()) {
             self.slow.fetch_sub(1, Ordering::Relaxed);
-            info!(worker = %link.member, "worker is no longer slow");
+            info!(worker = %race.link.member, op = race.op.name(), "worker is no longer slow");
         }
     }
 
@@ -248,18 +302,20 @@ impl Hedging {
     /// is, because it was the origin, asked by this process. A worker that has too much to do must not lose its readers to that, or
     /// all mounts would read the origin.
     #[cold]
-    fn lost(&self, link: &Link, length: u32, waited: Duration, is_clear: Option<bool>) {
-        link.speed.gave_up(length, waited);
+    fn lost(&self, race: Race<'_>, waited: Duration, is_clear: Option<bool>) {
+        let speed = race.speed();
+        speed.gave_up(race.length, waited);
         if let Some(is_clear) = is_clear {
-            self.is_slow_if(link, link.speed.lost(Instant::now().into_std(), is_clear));
+            self.is_slow_if(race, speed.lost(Instant::now().into_std(), is_clear));
         }
     }
 
-    fn is_slow_if(&self, link: &Link, is_news: bool) {
+    fn is_slow_if(&self, race: Race<'_>, is_news: bool) {
         if is_news {
             self.slow.fetch_add(1, Ordering::Relaxed);
             self.stats.slow_workers.fetch_add(1, Ordering::Relaxed);
-            warn!(worker = %link.member, "worker is slow: others answer reads of its blocks");
+            let what = if race.is_of_names() { "questions about its names" } else { "reads of its blocks" };
+            warn!(worker = %race.link.member, "worker is slow: others answer {what}");
         }
     }
 }

@@ -11,7 +11,8 @@
 //!
 //! A read of a block goes to the worker that owns it. When that one cannot be reached, it goes to the next in
 //! rendezvous order, which fetches from the origin what it does not hold; the reader sees latency, never an error, as
-//! long as any worker lives (invariant 8). One that answers late is not waited for, either: the read goes to another as well.
+//! long as any worker lives (invariant 8). One that answers late is not waited for, either: the read goes to another as well. So do
+//! questions about names.
 //!
 //! Bytes that a worker in this process holds are handed out as they lie in its memory, and so are those of a worker whose memory
 //! this process sees. They are fetched ahead there, and copied nowhere; of the latter's, the client keeps views for a moment of what
@@ -40,6 +41,7 @@ mod local;
 mod lookup;
 mod members;
 mod missed;
+mod names;
 mod open_file;
 mod options;
 mod order;

@@ -1,4 +1,5 @@
-//! Which worker to ask, and which to ask next when it does not answer. What is about blocks is in [`crate::blocks`].
+//! Which worker to ask, and which to ask next when it does not answer. What is about blocks is in [`crate::blocks`], what is about
+//! names in [`crate::names`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -167,56 +168,6 @@ impl Router {
         if self.replicates.load(Ordering::Relaxed) { self.replicas.get(&file).unwrap_or(1) } else { 1 }
     }
 
-    /// Calls about `key`, worker after worker, until one answers what settles the matter.
-    ///
-    /// A payload lands in `into`; workers that are asked after the first are asked for none.
-    pub(crate) async fn call(
-        &self,
-        key: PlacementKey,
-        mut request: Request,
-        mut into: Option<SpanMut>,
-    ) -> Result<Reply, Failure> {
-        let mut attempts = self.attempts(key, 1, self.timeout);
-        let flags = request.flags;
-        loop {
-            let Some((link, mut left)) = attempts.next() else {
-                (into, request.length) = (None, 0);
-                match Box::pin(self.when_all_are_silent(&mut attempts, &request)).await {
-                    None => continue,
-                    Some(settled) => return settled,
-                }
-            };
-            if let Some(changes) = link.missed.due() {
-                if let Err(error) = self.catch_up(&link, changes, left).await {
-                    attempts.pass_over(&link, error);
-                    continue;
-                }
-                left = attempts.left();
-            }
-            request.deadline = left;
-            // Only owners are told of changes.
-            request.flags = match attempts.is_stand_in() && self.changes.has_changed(key) {
-                true => flags.and(Flags::REVALIDATE),
-                false => flags,
-            };
-            let into = into.take();
-            if into.is_none() {
-                request.length = 0;
-            }
-            match attempts.judge(&link, self.counted(&link, request.clone(), into).await) {
-                Verdict::Settled(result) => return result,
-                Verdict::AskNext => {}
-            }
-        }
-    }
-
-    /// A request on the namespace, to the worker that owns `key`.
-    pub(crate) async fn ask(&self, key: PlacementKey, op: Op, body: Bytes, flags: Flags) -> Result<Bytes, Failure> {
-        let mut request = Request::on_path(op, body, self.timeout);
-        request.flags = flags;
-        Ok(self.call(key, request, None).await?.body)
-    }
-
     /// A change, to the worker that owns `key`. When no worker at all can be reached, it is tried again, for as long as a
     /// question may take: a worker that is being restarted costs a writer no error.
     pub(crate) async fn change(&self, key: PlacementKey, mut request: Request, timeout: Duration) -> Changed {
@@ -313,7 +264,7 @@ impl Router {
     /// # Errors
     /// When it cannot be told of that either: then it is not to be asked, or a client would miss its own write.
     #[cold]
-    async fn catch_up(&self, link: &Link, changes: u64, left: Duration) -> Result<(), CallError> {
+    pub(crate) async fn catch_up(&self, link: &Link, changes: u64, left: Duration) -> Result<(), CallError> {
         match self.forget(link, &FsPath::root(), Flags::BELOW, left).await {
             // Who may not have it forget may not write either: it has tried to, and has no write of its own to miss.
             Err(CallError::Service(refused)) if refused.kind() == FailureKind::PermissionDenied => {}

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_cluster::{LatencyRecord, Member, PlacementKey, Ranked, Topology, favour};
 use forebay_locks::Mutex;
-use forebay_transport::{PeerMemory, Transport, TransportKind};
+use forebay_transport::{Op, PeerMemory, Transport, TransportKind};
 use tokio_util::task::TaskTracker;
 
 use crate::connector::Connector;
@@ -31,6 +31,8 @@ pub(crate) struct Link {
     pub(crate) latency: LatencyRecord,
     /// How it keeps up with reads.
     pub(crate) speed: Speed,
+    /// The same with questions about names, which it may answer well while its disks are slow, and the other way round.
+    names: Speed,
     /// Changes of names that the member was not told of.
     pub(crate) missed: Arc<Missed>,
     closing: Closing,
@@ -57,6 +59,7 @@ impl Link {
             health: Mutex::default(),
             latency: LatencyRecord::default(),
             speed: Speed::default(),
+            names: Speed::of_names(),
             missed: changes.missed_by(&member.name),
             closing: closing.clone(),
             closed: AtomicBool::new(false),
@@ -66,6 +69,15 @@ impl Link {
     /// Whether it leads there, and demands that identity.
     fn leads_to(&self, member: &Member) -> bool {
         self.address == member.address && self.identity == member.identity
+    }
+
+    /// How it keeps up with requests like `op`.
+    #[inline]
+    pub(crate) fn speed_of(&self, op: Op) -> &Speed {
+        match op {
+            Op::Stat | Op::StatRead | Op::List => &self.names,
+            _ => &self.speed,
+        }
     }
 
     /// Whether what it reads is shown where the worker has it, so that it needs no buffer here: now, it may change.
@@ -149,6 +161,24 @@ impl Routes {
     pub(crate) fn owners(&self, key: PlacementKey, replicas: u8) -> impl Iterator<Item = &Arc<Link>> {
         let first = self.topology.ring.first(key, usize::from(replicas.max(1)));
         first.into_iter().map(|at| &self.links[at])
+    }
+
+    /// The worker to ask for `key` with `op` while `link` does not answer, which none of `asked` is.
+    #[cold]
+    pub(crate) fn another(
+        &self,
+        link: &Link,
+        (key, replicas): (PlacementKey, u8),
+        op: Op,
+        asked: &[Arc<Link>],
+    ) -> Option<Arc<Link>> {
+        let others = self.topology.in_place_of(&link.member, key, usize::from(replicas));
+        let mut others = others.into_iter().filter_map(|member| self.link(&member.name));
+        let is_worth_it = |other: &&Arc<Link>| {
+            let is_asked = asked.iter().any(|asked| Arc::ptr_eq(asked, other));
+            !is_asked && !other.speed_of(op).is_slow() && !other.health.lock().is_down()
+        };
+        others.find(is_worth_it).map(Arc::clone)
     }
 
     /// Whether the worker in this process is one of the owners of `key`.

@@ -1,5 +1,5 @@
-//! How a worker keeps up with reads, as this client sees it: the record of [`forebay_cluster::ReadLatencies`] and
-//! [`Pace`], as threads share it. A read of a worker that was never late costs it no lock.
+//! How a worker keeps up with reads, or with questions about names, as this client sees it: the record of
+//! [`forebay_cluster::ReadLatencies`] and [`Pace`], as threads share it. A read of a worker that was never late costs it no lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +20,11 @@ pub(crate) struct Speed {
 }
 
 impl Speed {
+    /// How a worker keeps up with questions about names.
+    pub(crate) fn of_names() -> Self {
+        Self { pace: Mutex::new(Pace::of_names()), ..Self::default() }
+    }
+
     /// Whether it is slow.
     #[inline]
     pub(crate) fn is_slow(&self) -> bool {

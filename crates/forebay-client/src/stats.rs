@@ -38,7 +38,7 @@ pub struct ClientStats {
     pub files_ahead_wasted: AtomicU64,
     /// Requests that went to another worker than the first choice.
     pub failovers: AtomicU64,
-    /// Reads that waited for their worker and were sent to another one, too.
+    /// Reads, and questions about names, that waited for their worker and were sent to another one, too.
     pub hedges_sent: AtomicU64,
     /// Those that the other one answered first.
     pub hedges_won: AtomicU64,
@@ -46,7 +46,7 @@ pub struct ClientStats {
     pub hedges_wasted: AtomicU64,
     /// Times when a worker was found to be slow.
     pub slow_workers: AtomicU64,
-    /// Reads that went to another worker at once because theirs is slow.
+    /// Reads, and questions about names, that went to another worker at once because theirs is slow.
     pub avoided_reads: AtomicU64,
     /// Times when no worker could be reached.
     pub outages: AtomicU64,

@@ -244,12 +244,13 @@ keys! {
         /// that reads survive an origin that fails and recovers.
         client_request_timeout "client.request_timeout": Duration = secs(90), in ms(1)..=HOUR;
         /// A read that its worker answers later than usual also goes to another worker, or with `client.origin.direct` to
-        /// the origin, and the first answer counts. A worker that stays slow is left out for a while.
+        /// the origin, and the first answer counts. So does a question about a name, to another worker. A worker that stays
+        /// slow is left out for a while.
         client_hedge_enabled "client.hedge.enabled": bool = true;
         /// The shortest time that a read waits for its worker before it also goes to another one. It is longer if the
         /// 99th percentile of the worker's reads of that size is.
         client_hedge_min_delay "client.hedge.min_delay": Duration = ms(2), in us(100)..=HOUR;
-        /// The maximum number of requests that this adds, in percent of all reads, after the first few dozen.
+        /// The maximum number of requests that this adds, in percent of all these requests, after the first few dozen.
         client_hedge_budget "client.hedge.budget": u32 = 5, in 1..=100;
         /// A thread that reads 64KiB or less from a worker waits for the answer itself, for this long at most. That saves
         /// two changes of thread. Then the read goes on in the background. Of a mount's threads, all but one do so at a

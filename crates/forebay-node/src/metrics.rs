@@ -266,12 +266,18 @@ fn of_client(client: &Client, families: &mut Families) {
         .counter("forebay_client_failovers_total", "Requests that went to a worker other than the first choice")
         .add([], client.failovers);
     families
-        .counter("forebay_client_hedges_total", "Reads sent to another worker, too, because theirs was late")
+        .counter(
+            "forebay_client_hedges_total",
+            "Reads and questions about names sent to another worker, too, because theirs was late",
+        )
         .add([("result", "won")], client.hedges_won)
         .add([("result", "wasted")], client.hedges_wasted);
     families.counter("forebay_client_slow_workers_total", "Times a worker was found slow").add([], client.slow_workers);
     families
-        .counter("forebay_client_avoided_reads_total", "Reads that went to another worker because theirs was slow")
+        .counter(
+            "forebay_client_avoided_reads_total",
+            "Reads and questions about names that went to another worker because theirs was slow",
+        )
         .add([], client.avoided_reads);
     families.counter("forebay_client_outages_total", "Times that no worker could be reached").add([], client.outages);
     families

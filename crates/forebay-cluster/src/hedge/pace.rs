@@ -18,6 +18,9 @@ const LOST: u32 = 12;
 const CLEAR: u32 = 4;
 /// For how long it has lost every race then: readers that wait together lose theirs together.
 const FOR: Duration = Duration::from_millis(50);
+/// The same of questions about names. Those about one directory may all wait for a page of its listing, which takes longer than
+/// another worker takes to ask the origin about each of them.
+const FOR_NAMES: Duration = Duration::from_millis(500);
 /// Reads in a row that were answered in time when it is trusted again.
 const IN_TIME: u32 = 3;
 /// How long until the first read that finds out.
@@ -44,6 +47,8 @@ pub struct Pace {
     lost: u32,
     /// When the first of those was lost.
     losing_since: Option<Instant>,
+    /// For how long it has lost every race when it is slow.
+    losing_for: Duration,
     slow: Option<Slow>,
     /// How long to the next probe, and when the worker was last trusted again.
     pause: Duration,
@@ -58,11 +63,17 @@ struct Slow {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { lost: 0, losing_since: None, slow: None, pause: FIRST_PROBE, trusted_at: None }
+        Self { lost: 0, losing_since: None, losing_for: FOR, slow: None, pause: FIRST_PROBE, trusted_at: None }
     }
 }
 
 impl Pace {
+    /// The record of how a worker answers questions about names; the default is that of its reads.
+    #[must_use]
+    pub fn of_names() -> Self {
+        Self { losing_for: FOR_NAMES, ..Self::default() }
+    }
+
     /// Whether it is slow.
     #[must_use]
     pub fn is_slow(&self) -> bool {
@@ -102,7 +113,7 @@ impl Pace {
     /// by the races that it lost before, and was not yet: when the budget is used up, no more races are lost.
     pub fn still_waits(&mut self, now: Instant) -> bool {
         let Some(since) = self.losing_since.filter(|_| self.lost >= LOST && self.slow.is_none()) else { return false };
-        if now.saturating_duration_since(since) < FOR {
+        if now.saturating_duration_since(since) < self.losing_for {
             return false;
         }
         let is_relapse = self.trusted_at.is_some_and(|at| now.saturating_duration_since(at) < RELAPSE);
@@ -178,6 +189,16 @@ mod tests {
         assert!(!answers.in_time(start + ms(10)) && !answers.still_waits(start + FOR));
         assert!(pace.still_waits(start + FOR) && pace.is_slow());
         assert!(!pace.still_waits(start + FOR), "once");
+    }
+
+    #[test]
+    fn names_that_wait_for_one_page_of_a_listing_make_no_worker_slow_and_one_that_stands_still_is() {
+        let start = Instant::now();
+        let mut pace = Pace::of_names();
+        assert!(!(0..1000).any(|race| pace.lost(start + ms(race % 100), false)));
+        assert!(!pace.still_waits(start + ms(300)) && !pace.in_time(start + ms(300)) && pace.is_settled());
+        assert!(!(0..LOST as u64).any(|race| pace.lost(start + ms(race * 20), false)));
+        assert!(!pace.still_waits(start + FOR_NAMES - ms(1)) && pace.still_waits(start + FOR_NAMES));
     }
 
     #[test]
