@@ -95,8 +95,7 @@ impl FileSystem {
     #[cold]
     pub(crate) fn split(&self, inode: &Inode) -> Failure {
         // One that has lost its name cannot be opened for writing by another way, either.
-        if !inode.is_removed() {
-            self.inodes.supersede(inode);
+        if self.inodes.supersede_named(inode) {
             self.materialised.iter().for_each(Materialised::count_split);
         }
         stale(&inode.path())

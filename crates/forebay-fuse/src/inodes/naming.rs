@@ -79,6 +79,21 @@ impl InodeTable {
     /// The name of an inode that cannot be written leads from now on to one that can, and that the kernel does not hold yet.
     pub(crate) fn supersede(&self, inode: &Inode) -> Arc<Inode> {
         let _naming = self.naming.lock();
+        self.make_successor(inode)
+    }
+
+    /// The same, unless it has lost its name, which may lead to another one. Whether it had it.
+    pub(crate) fn supersede_named(&self, inode: &Inode) -> bool {
+        let _naming = self.naming.lock();
+        if inode.is_removed() {
+            return false;
+        }
+        self.make_successor(inode);
+        true
+    }
+
+    /// As [`InodeTable::supersede`], with the lock held.
+    fn make_successor(&self, inode: &Inode) -> Arc<Inode> {
         let path = inode.path();
         let mut awaited = self.awaited.lock();
         let until = awaited.add(&path, Instant::now());

@@ -130,6 +130,21 @@ fn what_lost_its_name_gets_no_other_and_what_got_another_keeps_that() {
 }
 
 #[test]
+fn what_lost_its_name_to_another_one_gives_it_to_no_successor() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let replaced = table.remember(&path("a"), known(Some(1), now));
+    let other = table.create(&path("b"), known(Some(2), now));
+    assert!(table.remove(&path("a"), &replaced));
+    assert!(table.rename(&other, (&path("b"), &path("a")), None, || true));
+    // A writer of what was replaced had looked at it just before.
+    assert!(!table.supersede_named(&replaced));
+    assert_eq!(table.local(&path("a")).unwrap().ino, other.ino);
+    assert!(table.supersede_named(&other));
+    assert_ne!(table.local(&path("a")).unwrap().ino, other.ino);
+}
+
+#[test]
 fn who_writes_or_removes_while_an_inode_is_renamed_finds_it_with_its_new_name() {
     let now = Instant::now();
     let table = InodeTable::new(now);
