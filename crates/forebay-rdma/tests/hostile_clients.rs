@@ -293,7 +293,11 @@ fn connections_for_which_there_is_no_place_are_counted() {
         assert_dismissed(&raw, &endpoint, "a hello too many of this host").await;
         assert_eq!(scene.refused(), (0, 1));
         scene.end().await;
-        let places = |options: &mut ServerOptions| options.max_greeting_per_client = 1;
+        let places = |options: &mut ServerOptions| {
+            options.max_greeting_per_client = 1;
+            // It goes because it makes way, however long it takes others here to connect.
+            options.hello_timeout = 10 * LONG;
+        };
         let Some(scene) = Scene::new(places).await else { return };
         let silent = raw.connect(scene.server.local_addr());
         until("it is accepted", || scene.server.connections() == 2).await;
