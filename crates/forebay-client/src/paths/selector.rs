@@ -44,7 +44,8 @@ pub struct PathPolicy {
     /// How long after its failure a path is probed, and again after each probe that failed, while TCP takes its place.
     pub retry_after: Duration,
     /// How long none of the requests over one of several cards may be answered until all cards are asked whether they
-    /// live, and how long they may take to answer that before others are preferred.
+    /// live, and how long they may take to answer that before others are preferred. Also of a single card, for requests
+    /// whose callers have left.
     pub silence: Duration,
 }
 
