@@ -319,23 +319,3 @@ fn a_number_behind_a_key_is_its_default() {
     let expected = [("a.b", "90s"), ("c", "5m"), ("e", "3")].map(|(key, number)| (key.to_owned(), number.to_owned()));
     assert_eq!(numbers(&text.replace('\n', " ")), expected);
 }
-
-#[test]
-fn the_example_of_the_guide_to_sizing_follows_from_its_formulas() {
-    let page = words(&root().join("docs/guides/sizing.md"));
-    let defaults = defaults();
-    let default = |key: &str| defaults[key].as_str();
-    assert_eq!(default("worker.eviction.high_watermark"), "95");
-    assert_eq!((default("origin.max_concurrency"), default("origin.max_get_size")), ("64", "4MiB"));
-    let (mib, tib) = (f64::from(1 << 20), f64::from(1 << 20) * f64::from(1 << 20));
-    for expected in [
-        format!("40 TiB / (14 × 0.95) is {:.2}: four workers", 40.0 / (14.0 * 0.95)),
-        format!("64 × 4 GB/s is {} GB/s", 64 * 4),
-        format!("256 / (12 × 0.7) is {:.0} workers", (256.0 / (12.0 * 0.7_f64)).ceil()),
-        format!("64 requests × 4 MiB / 50 ms are {:.0}0 GB/s", (64.0 * 64.0 * 4.0 * mib / 0.05 / 1e10).floor()),
-        format!("At 20 GB/s the first pass takes {:.0} minutes", 40.0 * tib / 20e9 / 60.0),
-        format!("It is {:.1} million GETs", 40.0 * tib / (4.0 * mib) / 1e6),
-    ] {
-        assert!(page.contains(&expected), "{expected}");
-    }
-}
