@@ -16,7 +16,7 @@ use forebay_origin::Origin;
 use forebay_peering::{JoinOptions, Joined};
 use forebay_state::StateStore;
 use forebay_state::membership::{Members, MembersOptions, RegisteredOptions, Table};
-use forebay_store::{Eviction, SlabMedium, Store, StoreOptions};
+use forebay_store::{Eviction, SlabMedium, Store, StoreError, StoreOptions};
 use forebay_types::{ByteSize, FsPath, PolicyTable};
 use forebay_worker::{DrainOptions, MetadataOptions, Namespace, Worker, WorkerOptions};
 use tokio::runtime::Handle;
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::disk::{self, SimulatedDisk};
 use crate::etcd::SimulatedEtcd;
+use crate::faults::Fault;
 use crate::kernel::{self, Process};
 use crate::net::{self, SimulatedConnector};
 use crate::origin::{self, SimulatedOrigin};
@@ -148,6 +149,11 @@ pub(crate) fn start_worker(site: WorkerSite, settings: Settings, until_up: u64) 
     });
 }
 
+/// Whether anything was wrong with a disk at any time since then.
+fn is_ill_since(disk: usize, since: Duration) -> bool {
+    faults::since(since).contains(&Fault::Disk(disk))
+}
+
 async fn work(site: WorkerSite, settings: Settings) {
     let process = kernel::current();
     let is_new = processes(|processes| !std::mem::replace(processes.used.entry(site.node).or_default(), true));
@@ -170,8 +176,8 @@ async fn work(site: WorkerSite, settings: Settings) {
         let began = kernel::now();
         match Store::open_on(options.clone(), slabs.clone()).await {
             Ok(store) => break store,
-            // It ends with an error on a disk that hangs, and is then started again.
-            Err(error) if site.disk.is_some_and(|disk| disk::hung_since(disk, began)) => {
+            // It ends with an error on a disk that hangs or hardly moves, and is then started again.
+            Err(error @ StoreError::Silent { .. }) if site.disk.is_some_and(|disk| is_ill_since(disk, began)) => {
                 kernel::note(format!("worker does not start: {error}"));
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

@@ -42,8 +42,6 @@ struct Disk {
     /// What was there before what was written a moment ago.
     recent: VecDeque<(Duration, usize, Option<Page>)>,
     trouble: Trouble,
-    /// When it will have ceased to hang, or has.
-    hung_until: Duration,
     /// Reads and writes that it has.
     under_way: usize,
 }
@@ -75,7 +73,6 @@ pub(crate) fn add(frames: u32) -> usize {
         pages: (0..pages).map(|_| None).collect(),
         recent: VecDeque::new(),
         trouble: Trouble::default(),
-        hung_until: Duration::ZERO,
         under_way: 0,
     };
     DISKS.with_borrow_mut(|(disks, _)| {
@@ -86,15 +83,7 @@ pub(crate) fn add(frames: u32) -> usize {
 
 /// What is wrong with a disk from now on.
 pub(crate) fn trouble(number: usize, trouble: Trouble) {
-    with(number, |disk, _| {
-        disk.trouble = trouble;
-        disk.hung_until = disk.hung_until.max(trouble.hangs_until);
-    });
-}
-
-/// Whether a disk hung at any time since then.
-pub(crate) fn hung_since(number: usize, since: Duration) -> bool {
-    with(number, |disk, _| disk.hung_until > since)
+    with(number, |disk, _| disk.trouble = trouble);
 }
 
 /// Reads and writes that a disk has, whoever still waits for them.
