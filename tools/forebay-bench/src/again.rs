@@ -35,8 +35,6 @@ const MEMORY_TARGET: f64 = 1.15;
 const PASSES: u32 = 4;
 /// A first read is not cut short.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A process that takes no more memory for so long is done with that.
-const AT_REST: Duration = Duration::from_secs(1);
 /// How long a file may take to be whole, after it was read. What is later is read from the daemon.
 const WHOLE_WITHIN: Duration = Duration::from_secs(10);
 /// What a first read needs of memory: its blocks, the file, and the page cache.
@@ -192,20 +190,6 @@ fn tabulate(lines: &[Fio], outcomes: &[Outcome], report: &mut Report) {
     }
 }
 
-/// Waits until a process takes no more memory by itself: that of its cache, while nobody reads.
-fn taken_ahead(look: impl Fn() -> Option<u64>) {
-    let deadline = Instant::now() + PATIENCE;
-    let mut before = look();
-    while Instant::now() < deadline {
-        std::thread::sleep(AT_REST);
-        let now = look();
-        if now <= before {
-            return;
-        }
-        before = now;
-    }
-}
-
 /// Twice as much as the cache holds, every file twice.
 fn memory(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
     const DIRECTORY: &str = "twice";
@@ -219,8 +203,7 @@ fn memory(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow
     let others = shared_memory().context("/proc/meminfo has no Shmem")?;
     let mount = fixture.up_sized("again", ByteSize::bytes(cache), &[])?;
     let name = "`forebay up`, every file read twice".to_owned();
-    let look = move |pid| taken(pid, others);
-    let watch = MemoryWatch::looking(vec![(name, mount.pid())], 0, look);
+    let watch = MemoryWatch::of_cache(vec![(name, mount.pid())], cache, move |pid| taken(pid, others));
     let case = Case::new("every file twice", || {
         let began = Instant::now();
         let mut bytes = 0;
@@ -230,10 +213,7 @@ fn memory(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow
         }
         Ok(Sample { rate: bytes as f64 / began.elapsed().as_secs_f64(), ..Sample::default() })
     });
-    let outcomes = rounds::measure("memory", vec![case], fixture.settings.repeat, progress, || {
-        taken_ahead(|| look(mount.pid()));
-        watch.warm();
-    })?;
+    let outcomes = rounds::measure("memory", vec![case], fixture.settings.repeat, progress, || watch.warm())?;
     let stats = counters::of(&mount)?;
     let of = |pointer: &str| counters::count(&stats, pointer);
     let (fills, evictions, passed) = (of("/local/fills/done")?, of("/local/evictions")?, of("/local/handles/passed")?);
