@@ -73,7 +73,8 @@ class HungWorker:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._connections: list[socket.socket] = []
         self.is_asked = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     @property
     def address(self) -> str:
@@ -90,6 +91,9 @@ class HungWorker:
             self.is_asked.set()
 
     def close(self) -> None:
+        # `close` alone does not end an `accept` that waits.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listener.close()
         for connection in self._connections:
             connection.close()
