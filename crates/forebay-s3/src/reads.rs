@@ -159,7 +159,7 @@ impl Served {
         let (fresh, input) = (wants_fresh(&request.headers), request.input);
         without(&[("a version by its id", is_other_version(input.version_id.as_ref()))])?;
         let found = self.find(&caller, &input.bucket, &input.key, fresh).await?;
-        let wants = |attribute: &str| input.object_attributes.iter().any(|wanted| wanted.as_str() == attribute);
+        let wants = |attribute| is_among(attribute, &input.object_attributes);
         Ok(S3Response::new(GetObjectAttributesOutput {
             object_size: signed(found.size()).filter(|_| wants(ObjectAttributes::OBJECT_SIZE)),
             storage_class: wants(ObjectAttributes::STORAGE_CLASS)
@@ -206,5 +206,33 @@ impl Served {
         }
         let message = "the object is replaced again and again; try again";
         Err(S3Error::with_message(S3ErrorCode::ServiceUnavailable, message))
+    }
+}
+
+/// Whether an attribute is asked for. Clients send one header for each, or one with all of them and commas in between, which `s3s`
+/// leaves as it is.
+fn is_among(attribute: &str, asked: &[ObjectAttributes]) -> bool {
+    asked.iter().flat_map(|asked| asked.as_str().split(',')).any(|asked| asked.trim() == attribute)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_asked_for_in_one_header_or_in_several() {
+        let headers =
+            |lines: &[&str]| lines.iter().map(|line| ObjectAttributes::from((*line).to_owned())).collect::<Vec<_>>();
+        for asked in [
+            headers(&["ETag", "ObjectSize"]),
+            headers(&["ETag,ObjectSize"]),
+            headers(&["Checksum, ETag", " ObjectSize "]),
+        ] {
+            assert!(
+                is_among(ObjectAttributes::ETAG, &asked) && is_among(ObjectAttributes::OBJECT_SIZE, &asked),
+                "{asked:?}"
+            );
+            assert!(!is_among(ObjectAttributes::STORAGE_CLASS, &asked), "{asked:?}");
+        }
     }
 }

