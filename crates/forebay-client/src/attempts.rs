@@ -240,9 +240,11 @@ impl<'a> Attempts<'a> {
         self.may_answer |= !is_unproved;
     }
 
-    /// Whether the worker that is asked now is asked in the place of another, which owns what it is about.
-    pub(crate) fn is_stand_in(&self) -> bool {
-        self.tries > 1 || !self.passed_over.is_empty() || !self.slow.is_empty()
+    /// Whether `link` is asked in the place of another, which alone owns what it is about. The number of tries does not tell: one
+    /// that was asked as well and has another path is asked next, which is no new try.
+    pub(crate) fn is_stand_in(&self, link: &Arc<Link>) -> bool {
+        let owner = self.order.first().map(|at| &self.routes.links[at]);
+        owner.is_none_or(|owner| !Arc::ptr_eq(owner, link))
     }
 
     /// Whether the worker that is asked now is slow, and is asked because there is no other.

@@ -54,7 +54,7 @@ impl Router {
             }
             request.deadline = left;
             // Only owners are told of changes.
-            request.flags = match attempts.is_stand_in() && self.changes.has_changed(key) {
+            request.flags = match attempts.is_stand_in(&link) && self.changes.has_changed(key) {
                 true => flags.and(Flags::REVALIDATE),
                 false => flags,
             };

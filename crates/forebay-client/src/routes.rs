@@ -239,6 +239,11 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// The member that comes first: where one owns each, the owner.
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.first.first().copied()
+    }
+
     /// The next member.
     pub(crate) fn next(&mut self, routes: &Routes) -> Option<usize> {
         if let Some(at) = self.first.get(self.next) {

@@ -11,7 +11,7 @@ use forebay_client::{Client, ClientOptions, ClientStats, Connector};
 use forebay_cluster::{Backoff, HedgeOptions, Member, StaticMembership};
 use forebay_origin::FakeOrigin;
 use forebay_transport::fake::{Delay, FakeTransport};
-use forebay_transport::{Op, Service, Transport};
+use forebay_transport::{LinkError, Op, Service, Transport};
 use forebay_types::FailureKind;
 use tokio::time::{Instant, timeout};
 
@@ -190,6 +190,36 @@ async fn who_changes_a_name_while_its_worker_is_slow_sees_the_change_whoever_ans
     }
     assert!(scene.count(|stats| &stats.avoided_reads) > avoided + 40);
     scene.assert_within_budget();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_changes_a_name_sees_the_change_also_of_another_that_is_asked_again_over_another_path() {
+    let scene = Scene::new(Some(HedgeOptions::default())).await;
+    scene.warm_up().await;
+    let owner = scene.owner();
+    owner.hang(true);
+    assert_eq!(scene.size("/s3/new").await, Err(FailureKind::NotFound));
+    owner.hang(false);
+    let others: Vec<_> = scene.links.iter().filter(|link| !Arc::ptr_eq(link, owner)).collect();
+    let asked = others.iter().position(|link| link.calls(Op::Stat) > 0).expect("one was asked as well");
+    // One remembers that there is no such name.
+    let (another, third) = (others[asked], others[1 - asked]);
+    scene.client.put(&path("/s3/new"), pattern(10, 1).into()).await.unwrap();
+    let (peer, reason) = (another.peer().to_owned(), "the path is down".to_owned());
+    another.fail_next(1, &LinkError::OtherPath { peer, reason }.into());
+    let (peer, reason) = (third.peer().to_owned(), "for the test".to_owned());
+    third.fail_next(1, &LinkError::Lost { peer, reason }.into());
+    owner.hang(true);
+    let calls = || (another.calls(Op::Stat), third.calls(Op::Stat));
+    let before = calls();
+    let dies = async {
+        tokio::time::sleep(SECOND / 2).await;
+        assert_eq!(calls(), (before.0 + 1, before.1 + 1), "both were asked as well");
+        owner.kill();
+    };
+    let (size, ()) = tokio::join!(scene.size("/s3/new"), dies);
+    assert_eq!(size, Ok(10));
+    assert!(calls().0 > before.0 + 1, "it was asked again");
 }
 
 #[tokio::test(start_paused = true)]
