@@ -126,7 +126,7 @@ pub(crate) struct Memory {
     pub(crate) process: String,
     /// What it may take at times, and give back.
     pub(crate) room: u64,
-    /// When the warm-up was over; of a cache at least what it may hold.
+    /// When the warm-up was over.
     pub(crate) warm: u64,
     /// The most since.
     pub(crate) most: u64,
@@ -169,21 +169,13 @@ impl MemoryWatch {
 
     /// The same for processes that may take `room` bytes at times, and give them back.
     pub(crate) fn start_with_room(processes: Vec<(String, u32)>, room: u64) -> Self {
-        Self::looking(processes, (room, 0), resident)
+        Self::looking(processes, room, resident)
     }
 
-    /// The same for processes with a cache of so many bytes, which need not be full after the warm-up; `look` says what one takes.
-    pub(crate) fn of_cache(
+    /// The same where `look` says what a process takes.
+    pub(crate) fn looking(
         processes: Vec<(String, u32)>,
-        cache: u64,
-        look: impl Fn(u32) -> Option<u64> + Send + 'static,
-    ) -> Self {
-        Self::looking(processes, (0, cache), look)
-    }
-
-    fn looking(
-        processes: Vec<(String, u32)>,
-        (room, cache): (u64, u64),
+        room: u64,
         look: impl Fn(u32) -> Option<u64> + Send + 'static,
     ) -> Self {
         let (tell, told) = mpsc::channel();
@@ -200,7 +192,7 @@ impl MemoryWatch {
                     memory.most = memory.most.max(now);
                     memory.looks += 1;
                     if let Ok(Event::Warm) = event {
-                        (memory.warm, memory.most) = (now.max(cache), now);
+                        (memory.warm, memory.most) = (now, now);
                     }
                 }
                 if matches!(event, Ok(Event::Finish) | Err(mpsc::RecvTimeoutError::Disconnected)) {
@@ -225,8 +217,6 @@ impl MemoryWatch {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use super::*;
 
     #[test]
@@ -256,16 +246,6 @@ mod tests {
         assert_eq!((kibibytes(text, "RssAnon:"), kibibytes(text, "RssShmem:")), (Some(1 << 20), None));
         // All shared memory of the machine is others'.
         assert!(shared_memory().is_some() && taken(std::process::id(), u64::MAX) > Some(0));
-    }
-
-    #[test]
-    fn a_cache_that_fills_after_the_warm_up_is_no_growth() {
-        let looks = AtomicU64::new(0);
-        let look = move |_| Some([1, 90 << 20, 140 << 20][looks.fetch_add(1, Ordering::Relaxed).min(2) as usize]);
-        let watch = MemoryWatch::of_cache(vec![("cache".to_owned(), 0)], 100 << 20, look);
-        watch.warm();
-        let [memory] = &watch.finish()[..] else { panic!("one process was watched") };
-        assert!(memory.warm >= 100 << 20 && memory.growth() <= 40 << 20, "{memory:?}");
     }
 
     #[test]
