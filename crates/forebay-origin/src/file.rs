@@ -21,6 +21,7 @@
 mod completed;
 mod directory;
 mod given_up;
+mod pieces;
 mod room;
 mod uploads;
 mod writes;
@@ -33,10 +34,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_types::{Attr, Failure, FailureKind, FileVersion, RunningChecksums, SECTOR_SIZE, SectorChecksums};
 use rustix::fs::Access;
+use tokio::sync::mpsc;
 
 use self::completed::Completed;
 use self::directory::Directory;
 use self::given_up::GivenUp;
+use self::pieces::Pieces;
 use crate::names::{check_part, check_parts, check_path, check_read, invalid, not_found, shown};
 use crate::stats::{Operation, OriginStats, Outcome};
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions, Room};
@@ -44,6 +47,9 @@ use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions, Room};
 /// The least rate at which file systems take or copy bytes, those that are far away included: a longer time than the
 /// deadline is allowed for what is large.
 const SLOWEST: u64 = 16 << 20;
+
+/// Pieces that a thread reads ahead of their being copied: with fewer, both wake each other for each.
+const AHEAD: usize = 4;
 
 /// A directory as an origin.
 pub struct FileOrigin {
@@ -63,7 +69,13 @@ impl FileOrigin {
         let root = root.canonicalize().map_err(unusable)?;
         std::fs::read_dir(&root).map_err(unusable)?;
         let is_writable = rustix::fs::access(&root, Access::WRITE_OK | Access::EXEC_OK).is_ok();
-        let directory = Directory { url: url.into(), root, is_writable, completed: Completed::default() };
+        let directory = Directory {
+            url: url.into(),
+            root,
+            is_writable,
+            completed: Completed::default(),
+            pieces: Pieces::default(),
+        };
         directory.remove_left_over();
         Ok(Self {
             directory: Arc::new(directory),
@@ -128,6 +140,27 @@ impl FileOrigin {
     }
 }
 
+/// A caller's buffer, and the checksums of what is in it.
+struct Filled<'a> {
+    into: &'a mut [u8],
+    length: usize,
+    checksums: RunningChecksums,
+    kept: &'a Pieces,
+}
+
+impl Filled<'_> {
+    /// Adds what comes next.
+    fn add(&mut self, piece: Vec<u8>) {
+        for sector in piece.chunks(SECTOR_SIZE as usize) {
+            let end = self.length + sector.len();
+            self.into[self.length..end].copy_from_slice(sector);
+            self.length = end;
+            self.checksums.advance(&self.into[..end]);
+        }
+        self.kept.keep(piece);
+    }
+}
+
 #[async_trait::async_trait]
 impl Origin for FileOrigin {
     fn url(&self) -> &Arc<str> {
@@ -172,17 +205,27 @@ impl Origin for FileOrigin {
         check_read(&self.directory.url, version, &range, into.len())?;
         let version = version.clone();
         let path = Arc::clone(&version.path);
-        // The thread cannot borrow the caller's buffer: a dropped future would leave it writing there. Hence one copy, a sector at a
-        // time, which is summed while it is in the processor's cache.
-        let bytes = self.blocking(Operation::Read, &path, move |directory| directory.read(&version, range)).await?;
-        let (mut checksums, mut copied) = (RunningChecksums::of_length(bytes.len()), 0);
-        for sector in bytes.chunks(SECTOR_SIZE as usize) {
-            into[copied..copied + sector.len()].copy_from_slice(sector);
-            copied += sector.len();
-            checksums.advance(&into[..copied]);
+        // The thread cannot borrow the caller's buffer: a dropped future would leave it writing there. Hence one copy, piece by piece
+        // while the thread reads the next one, and summed while it is in the processor's cache.
+        let (pieces, mut handed_over) = mpsc::channel(AHEAD);
+        let reading = self.blocking(Operation::Read, &path, move |directory| {
+            directory.read(&version, range, |piece| pieces.blocking_send(piece).is_ok())
+        });
+        tokio::pin!(reading);
+        let kept = &self.directory.pieces;
+        let mut filled = Filled { checksums: RunningChecksums::of_length(into.len()), into, length: 0, kept };
+        let last = loop {
+            tokio::select! {
+                Some(piece) = handed_over.recv() => filled.add(piece),
+                last = &mut reading => break last?,
+            }
+        };
+        while let Ok(piece) = handed_over.try_recv() {
+            filled.add(piece);
         }
-        self.stats.count_bytes(bytes.len() as u64);
-        Ok(checksums.end(into))
+        filled.add(last);
+        self.stats.count_bytes(filled.length as u64);
+        Ok(filled.checksums.end(filled.into))
     }
 
     fn takes_changes(&self) -> bool {

@@ -130,6 +130,8 @@ pub(crate) struct Memory {
     pub(crate) warm: u64,
     /// The most since.
     pub(crate) most: u64,
+    /// The most of all, the warm-up included.
+    pub(crate) peak: u64,
     /// At the end.
     pub(crate) last: u64,
     /// How often it was looked at.
@@ -182,7 +184,15 @@ impl MemoryWatch {
         let thread = std::thread::spawn(move || {
             let mut seen: Vec<Memory> = processes
                 .iter()
-                .map(|(process, _)| Memory { process: process.clone(), room, warm: 0, most: 0, last: 0, looks: 0 })
+                .map(|(process, _)| Memory {
+                    process: process.clone(),
+                    room,
+                    warm: 0,
+                    most: 0,
+                    peak: 0,
+                    last: 0,
+                    looks: 0,
+                })
                 .collect();
             loop {
                 let event = told.recv_timeout(EVERY);
@@ -190,6 +200,7 @@ impl MemoryWatch {
                     let Some(now) = look(*pid) else { continue };
                     memory.last = now;
                     memory.most = memory.most.max(now);
+                    memory.peak = memory.peak.max(now);
                     memory.looks += 1;
                     if let Ok(Event::Warm) = event {
                         (memory.warm, memory.most) = (now, now);

@@ -1,20 +1,20 @@
 //! The directory that is the origin: finding a path in it and never outside of it, what is found there, and its bytes.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, VersionTag};
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::completed::Completed;
+use super::pieces::{PIECE, Pieces};
 use crate::ListPage;
 use crate::names::{is_posix_name, not_a_directory, not_found, shown, version_changed};
 
@@ -31,6 +31,7 @@ pub(super) struct Directory {
     pub(super) root: PathBuf,
     pub(super) is_writable: bool,
     pub(super) completed: Completed,
+    pub(super) pieces: Pieces,
 }
 
 impl Directory {
@@ -109,7 +110,14 @@ impl Directory {
         Ok(page)
     }
 
-    pub(super) fn read(&self, version: &FileVersion, range: Range<u64>) -> Result<Vec<u8>, Failure> {
+    /// Reads `range` piece by piece, [`PIECE`] bytes each: `hand_over` gets all but the last, which is returned, and says whether anybody
+    /// waits for them still. What was handed over is of `version` only if this succeeds.
+    pub(super) fn read(
+        &self,
+        version: &FileVersion,
+        range: Range<u64>,
+        mut hand_over: impl FnMut(Vec<u8>) -> bool,
+    ) -> Result<Vec<u8>, Failure> {
         let path = &version.path;
         let changed = || version_changed(&self.url, path);
         let (fd, stat) = self.open(path).map_err(|failure| match failure.kind() {
@@ -122,18 +130,27 @@ impl Directory {
             return Err(changed());
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(proc_path(&fd), flags, Mode::empty()).map_err(|error| self.failure(path, error))?;
-        let file = File::from(fd);
-        // `check_read` has compared this with the length of a buffer.
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        match file.read_exact_at(&mut bytes, range.start) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(changed()),
-            Err(error) => return Err(self.io_failure(path, &error)),
-        }
+        let file = rustix::fs::open(proc_path(&fd), flags, Mode::empty()).map_err(|error| self.failure(path, error))?;
+        let mut at = range.start;
+        let last = loop {
+            let length = range.end.saturating_sub(at).min(PIECE);
+            let piece = read_exactly(&file, at, length as usize, self.pieces.take(length as usize)).map_err(
+                |error| match error {
+                    None => changed(),
+                    Some(error) => self.failure(path, error),
+                },
+            )?;
+            at += length;
+            if at >= range.end {
+                break piece;
+            }
+            if !hand_over(piece) {
+                return Err(Failure::new(FailureKind::TimedOut, "nobody waits any more"));
+            }
+        };
         // Unchanged after the read as before it: no write fell in between.
         let after = rustix::fs::fstat(&file).map_err(|error| self.failure(path, error))?;
-        if is_this(&after) { Ok(bytes) } else { Err(changed()) }
+        if is_this(&after) { Ok(last) } else { Err(changed()) }
     }
 
     pub(super) fn io_failure(&self, path: &[u8], error: &std::io::Error) -> Failure {
@@ -167,6 +184,21 @@ impl Directory {
 /// Whether `path` leads to, or through, what is hidden.
 pub(super) fn is_hidden(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|name| name.starts_with(HIDDEN))
+}
+
+/// So many bytes from a place on, in `bytes`, which is empty and has room for them. An error, or `None` where the file ends before.
+fn read_exactly(file: &OwnedFd, from: u64, length: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, Option<Errno>> {
+    while bytes.len() < length {
+        let at = from + bytes.len() as u64;
+        match rustix::io::pread(file, spare_capacity(&mut bytes), at) {
+            Ok(0) => return Err(None),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Some(error)),
+        }
+    }
+    // There may have been room for more.
+    bytes.truncate(length);
+    Ok(bytes)
 }
 
 pub(super) fn proc_path(fd: &OwnedFd) -> String {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
 
+use super::pieces::PIECE;
 use super::*;
 
 fn origin(root: &Path) -> FileOrigin {
@@ -74,6 +75,70 @@ async fn a_file_rewritten_in_place_with_its_old_times_is_another_version() {
             Ok(()) => assert!(Instant::now() < deadline, "the change was never seen"),
         }
     }
+}
+
+/// Bytes of a file that tell where they lie.
+fn telling(length: u64) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8).collect()
+}
+
+#[tokio::test]
+async fn what_is_read_comes_in_pieces_and_is_the_same_as_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let whole = telling(3 * PIECE + 5);
+    std::fs::write(root.path().join("f"), &whole).unwrap();
+    let origin = origin(root.path());
+    let attr = origin.stat(b"f").await.unwrap();
+    let version = attr.version().unwrap();
+    let ends = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 5];
+    for (from, to) in ends.into_iter().flat_map(|from| ends.map(|to| (from, to))).filter(|(from, to)| from < to) {
+        let expected = &whole[from as usize..to as usize];
+        let mut into = vec![0; expected.len()];
+        let checksums = origin.read_checksummed(version, from..to, &mut into).await.unwrap();
+        assert!(into == expected, "{from}..{to}");
+        assert_eq!(checksums, SectorChecksums::of(expected), "{from}..{to}");
+
+        let mut pieces = Vec::new();
+        let last = origin.directory.read(version, from..to, |piece| {
+            pieces.push(piece.len() as u64);
+            true
+        });
+        pieces.push(last.unwrap().len() as u64);
+        assert!(pieces.iter().all(|piece| (1..=PIECE).contains(piece)), "{from}..{to}: {pieces:?}");
+        assert_eq!(pieces.iter().sum::<u64>(), to - from);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_changes_between_two_pieces_is_not_read() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("f");
+    let origin = origin(root.path());
+    let rewritten = |path: &Path| std::fs::write(path, telling(2 * PIECE)).unwrap();
+    let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(PIECE).unwrap();
+    for change in [rewritten, cut] as [fn(&Path); 2] {
+        rewritten(&path);
+        let attr = origin.stat(b"f").await.unwrap();
+        let read = origin.directory.read(attr.version().unwrap(), 0..2 * PIECE, |_| {
+            change(&path);
+            true
+        });
+        assert_eq!(read.unwrap_err().kind(), FailureKind::VersionChanged);
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_nobody_waits_for_any_more_ends_with_its_piece() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("f"), telling(3 * PIECE)).unwrap();
+    let origin = origin(root.path());
+    let attr = origin.stat(b"f").await.unwrap();
+    let mut pieces = 0;
+    let read = origin.directory.read(attr.version().unwrap(), 0..3 * PIECE, |_| {
+        pieces += 1;
+        false
+    });
+    assert_eq!((read.unwrap_err().kind(), pieces), (FailureKind::TimedOut, 1));
 }
 
 #[test]
