@@ -14,6 +14,7 @@ if [[ $(id -u) -ne 0 ]]; then
     exit 0
 fi
 need_command podman "podman runc" "runs the image"
+need_command runc runc "runs what podman has it run"
 archives=(target/image/forebay-*.tar)
 [[ ${#archives[@]} -eq 1 ]] || { echo "there is no one image in target/image: make image" >&2; exit 1; }
 
@@ -40,7 +41,8 @@ eventually() {
     done
 }
 
-# The guide's podman: with those options, little memory, and a bucket; what it runs is not to be reached from elsewhere.
+# The guide's podman: with those options, little memory, and a bucket; what it runs is not to be reached from elsewhere. What needs no
+# network gets none: podman's own would be made, with a bridge and rules of this machine's firewall.
 mkdir -p "$work/bin" "$work/etc" "$work/data"
 {
     printf '#!/usr/bin/env bash\npodman=('
@@ -52,6 +54,7 @@ mkdir -p "$work/bin" "$work/etc" "$work/data"
     cat <<'WRAPPER'
 [[ $1 == run ]] || exec "${podman[@]}" "$@"
 shift
+[[ " $* " == *" --network "* ]] || more+=(--network none)
 exec "${podman[@]}" run "${more[@]}" "$@"
 WRAPPER
 } >"$work/bin/podman"
@@ -87,7 +90,7 @@ guide() {
 
 guide air-gapped.md "Load the image"
 image=$(sed -nE 's/^Loaded image: //p' "$work/said")
-"${podman[@]}" run --rm "${limits[@]}" "$image" version
+"${podman[@]}" run --rm "${limits[@]}" --network none "$image" version
 ok "the image is loaded from its file, as the guide says"
 
 head -c 20M /dev/urandom >"$work/data/file"
