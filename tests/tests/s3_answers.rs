@@ -10,6 +10,7 @@ use forebay_testkit::{DataSet, Fault};
 use futures::StreamExt as _;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer, AwsCredential, S3CopyIfNotExists};
 use object_store::client::HttpRequest;
+use object_store::multipart::MultipartStore as _;
 use object_store::signer::Method;
 use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMultipartOptions, PutPayload};
 
@@ -142,6 +143,25 @@ fn writer(scene: &S3Scene) -> S3Key {
     key
 }
 
+/// The headers of a request with this target and body that `key` signs: these, and those of the signature.
+fn signed_headers(
+    scene: &S3Scene,
+    key: &S3Key,
+    (method, target): (Method, &str),
+    headers: &[(&'static str, &str)],
+    body: &str,
+) -> Vec<String> {
+    let credential = AwsCredential { key_id: key.access.clone(), secret_key: key.secret.clone(), token: None };
+    let mut request = HttpRequest::new(body.to_owned().into());
+    *request.method_mut() = method;
+    *request.uri_mut() = format!("http://{}{target}", scene.endpoint.address()).parse().unwrap();
+    for (name, value) in headers {
+        request.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    AwsAuthorizer::new(&credential, "s3", "us-east-1").try_authorize(&mut request, None).unwrap();
+    request.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
+}
+
 /// A client that sends one header of our choice with each copy, this condition, and takes 412 for a target that is there.
 fn copying_if_match(tag: &str, endpoint: SocketAddr, key: &S3Key) -> AmazonS3 {
     let condition = S3CopyIfNotExists::Header("x-amz-copy-source-if-match".to_owned(), tag.to_owned());
@@ -262,17 +282,12 @@ fn a_list_that_is_not_what_was_signed_is_refused_and_no_error_of_ours() {
     for key in ["k", "1", "2"] {
         scene.bucket.put_text(key, "open");
     }
-    let S3Key { access, secret } = writer(&scene);
-    let credential = AwsCredential { key_id: access, secret_key: secret, token: None };
+    let key = writer(&scene);
     let list = |key: &str| format!("<Delete><Object><Key>{key}</Key></Object></Delete>");
     let target = format!("/{}?delete", S3Scene::BUCKET);
     let sent = |signed: &str, body: &str, length: usize| {
-        let mut request = HttpRequest::new(signed.to_owned().into());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = format!("http://{}{target}", scene.endpoint.address()).parse().unwrap();
-        AwsAuthorizer::new(&credential, "s3", "us-east-1").try_authorize(&mut request, None).unwrap();
-        let mut headers: Vec<String> = vec![format!("content-length: {length}")];
-        headers.extend(request.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())));
+        let mut headers = signed_headers(&scene, &key, (Method::POST, target.as_str()), &[], signed);
+        headers.push(format!("content-length: {length}"));
         let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
         scene.ask("POST", &target, &headers, body.as_bytes())
     };
@@ -282,4 +297,36 @@ fn a_list_that_is_not_what_was_signed_is_refused_and_no_error_of_ours() {
     let answer = sent(&one, &one, one.len());
     assert_eq!(s3_status(&answer), 200, "{answer}");
     assert!(scene.bucket.path_of("2").exists() && !scene.bucket.path_of("1").exists());
+}
+
+#[test]
+fn a_plus_in_the_name_of_what_is_copied_is_a_space_as_amazon_reads_it() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let scene = S3Scene::start();
+    for (key, text) in [("k", "open"), ("a b", "with a space"), ("a+b", "with a plus"), ("c d", "with a space")] {
+        scene.bucket.put_text(key, text);
+    }
+    let key = writer(&scene);
+    let copied = |from: &str, target: &str| {
+        let source = format!("/{}/{from}", S3Scene::BUCKET);
+        let source = [("x-amz-copy-source", source.as_str())];
+        let headers = signed_headers(&scene, &key, (Method::PUT, target), &source, "");
+        let headers: Vec<&str> = headers.iter().map(String::as_str).chain(["content-length: 0"]).collect();
+        scene.ask("PUT", target, &headers, b"")
+    };
+    let target = format!("/{}/copy", S3Scene::BUCKET);
+    for (from, text) in [("a+b", "with a space"), ("a%20b", "with a space"), ("a%2Bb", "with a plus")] {
+        let answer = copied(from, &target);
+        assert_eq!(s3_status(&answer), 200, "{from}: {answer}");
+        assert_eq!(scene.bucket.object("copy"), text.as_bytes(), "{from}");
+    }
+    let (client, path) = (scene.client(), at("parts"));
+    let upload = scene.run(client.create_multipart(&path)).unwrap();
+    let part = format!("/{}/parts?partNumber=1&uploadId={upload}", S3Scene::BUCKET);
+    let answer = copied("c+d", &part);
+    assert_eq!(s3_status(&answer), 200, "{answer}");
+    assert_s3_refused(&copied("c%2Bd", &part), 404, "NoSuchKey");
+    scene.run(client.abort_multipart(&path, &upload)).unwrap();
 }

@@ -300,7 +300,7 @@ impl Served {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let (found, from) = self.source(&caller, input.copy_source, &conditions).await?;
+        let (found, from) = self.source(&caller, &request.headers, input.copy_source, &conditions).await?;
         let to = self.target(&caller, &input.bucket, &input.key)?;
         if from.is_directory || to.is_directory {
             let message = "directories are not copied; copy what is in them";

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use forebay_client::OpenFile;
 use forebay_types::{Attr, FailureKind, FileVersion, FsPath, OriginUrl, Permission};
@@ -22,6 +23,9 @@ use crate::conditions::Conditions;
 use crate::failure;
 use crate::sending::{MAX_PUT, Parts};
 use crate::served::{Found, Served, no_such_key, without};
+
+/// The header that names what is copied.
+const COPY_SOURCE: &str = "x-amz-copy-source";
 
 /// One version of an object, which is read a part at a time.
 struct Pinned<'a> {
@@ -48,18 +52,29 @@ impl Parts for Pinned<'_> {
     }
 }
 
+/// What a request names as what is copied, of which the library has `read` this. Amazon reads it as a value of a form, in
+/// which a `+` is a space, and so s5cmd writes it; the library leaves a `+` as it is.
+fn named(headers: &HeaderMap, read: CopySource) -> S3Result<CopySource> {
+    let text = headers.get(COPY_SOURCE).and_then(|value| value.to_str().ok());
+    let Some(text) = text.filter(|text| text.contains('+')) else { return Ok(read) };
+    let wrong =
+        |_| S3Error::with_message(S3ErrorCode::InvalidArgument, "what is copied is no name in a URL's encoding");
+    CopySource::parse(&text.replace('+', "%20")).map_err(wrong)
+}
+
 impl Served {
-    /// What is copied, if the conditions hold for it, and where it lies.
+    /// What is copied, if the conditions hold for it, and where it lies: `read` as the library has it of the headers.
     ///
     /// # Errors
     /// As of a read, and when a condition does not hold.
     pub(crate) async fn source(
         &self,
         caller: &Caller,
-        source: CopySource,
+        headers: &HeaderMap,
+        read: CopySource,
         conditions: &Conditions,
     ) -> S3Result<(Found, Place)> {
-        let CopySource::Bucket { bucket, key, version_id } = source else {
+        let CopySource::Bucket { bucket, key, version_id } = named(headers, read)? else {
             return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
         };
         without(&[("a version by its id", version_id.is_some_and(|version| &*version != "null"))])?;
@@ -113,5 +128,29 @@ impl Served {
         }
         let file = self.client.open_replicated(version.clone(), replicas);
         self.send(to, Pinned { file, rest: 0..size, served: self }, size, false).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn a_plus_in_the_name_of_what_is_copied_is_a_space() {
+        let of = |text: &'static str| {
+            let header = (HeaderName::from_static(COPY_SOURCE), HeaderValue::from_static(text));
+            named(&HeaderMap::from_iter([header]), CopySource::parse(text).unwrap()).unwrap()
+        };
+        for (text, key) in [
+            ("sets/a+b", "a b"),
+            ("/sets/a%20b", "a b"),
+            ("sets/a%2Bb", "a+b"),
+            ("/sets/names/a+b%2Bc%26d", "names/a b+c&d"),
+        ] {
+            let expected = CopySource::Bucket { bucket: "sets".into(), key: key.into(), version_id: None };
+            assert_eq!(of(text), expected, "{text}");
+        }
     }
 }

@@ -53,7 +53,7 @@ impl Served {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let (found, _) = self.source(&caller, input.copy_source, &conditions).await?;
+        let (found, _) = self.source(&caller, &request.headers, input.copy_source, &conditions).await?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
         let range = source_range(input.copy_source_range.as_deref(), found.size())?;
         let length = range.end - range.start;
