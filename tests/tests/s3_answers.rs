@@ -12,7 +12,9 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer, AwsCredential,
 use object_store::client::HttpRequest;
 use object_store::multipart::MultipartStore as _;
 use object_store::signer::Method;
-use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMultipartOptions, PutPayload};
+use object_store::{
+    Error, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMultipartOptions, PutPayload,
+};
 
 const SOON: Duration = Duration::from_secs(60);
 const PLAIN: &str = "its clients speak plain text, and know no authority of the cluster";
@@ -329,4 +331,71 @@ fn a_plus_in_the_name_of_what_is_copied_is_a_space_as_amazon_reads_it() {
     assert_eq!(s3_status(&answer), 200, "{answer}");
     assert_s3_refused(&copied("c%2Bd", &part), 404, "NoSuchKey");
     scene.run(client.abort_multipart(&path, &upload)).unwrap();
+}
+
+#[test]
+fn who_writes_to_a_bucket_that_is_not_there_is_told_so() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let (bucket, keys) = (Bucket::new(), S3Keys::new());
+    let key = keys.add("writer", "me");
+    let worker = Setup::of(&bucket).option(&format!("mounts=/data={}", bucket.url())).member("w1");
+    let endpoint = Setup::without_origin().s3([&worker], &keys);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (there, none, path) = (endpoint.client("data", &key), endpoint.client("none", &key), at("k"));
+    runtime.block_on(there.put(&path, PutPayload::from("x"))).unwrap();
+    let refused = [
+        format!("{:?}", runtime.block_on(none.put(&path, PutPayload::from("x"))).unwrap_err()),
+        format!("{:?}", runtime.block_on(none.create_multipart(&path)).unwrap_err()),
+        format!("{:?}", runtime.block_on(none.get(&path)).map(|_| ()).unwrap_err()),
+    ];
+    assert!(refused.iter().all(|refused| refused.contains("NoSuchBucket")), "{refused:?}");
+}
+
+#[test]
+fn an_upload_with_a_short_part_before_the_last_is_refused_as_its_origin_refuses_it() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let scene = S3Scene::start();
+    let (client, path) = (scene.client(), at("parts"));
+    let refused = scene.run(async {
+        let mut upload = client.put_multipart(&path).await.unwrap();
+        for part in ["one", "two"] {
+            upload.put_part(PutPayload::from(part)).await.unwrap();
+        }
+        let refused = upload.complete().await.unwrap_err();
+        upload.abort().await.unwrap();
+        refused
+    });
+    let refused = format!("{refused:?}");
+    assert!(refused.contains("<Code>EntityTooSmall</Code>"), "{refused}");
+    assert!(!scene.bucket.path_of("parts").exists());
+}
+
+#[test]
+fn a_listing_tells_the_delimiter_that_it_has() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let scene = S3Scene::start();
+    for key in ["k", "a|b"] {
+        scene.bucket.put_text(key, "open");
+    }
+    let key = writer(&scene);
+    let listed = |query: &str| {
+        let target = format!("/{}?{query}", S3Scene::BUCKET);
+        let headers = signed_headers(&scene, &key, (Method::GET, target.as_str()), &[], "");
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let answer = scene.ask("GET", &target, &headers, b"");
+        assert_eq!(s3_status(&answer), 200, "{query}: {answer}");
+        answer
+    };
+    for version in ["", "&list-type=2"] {
+        let all = listed(&format!("delimiter={version}"));
+        assert!(all.contains("<Key>a|b</Key>") && !all.contains("Delimiter>"), "an empty one is none: {all}");
+        let some = listed(&format!("delimiter=%7C{version}"));
+        assert!(some.contains("<Delimiter>|</Delimiter>") && some.contains("<Prefix>a|</Prefix>"), "{some}");
+    }
 }

@@ -22,9 +22,9 @@ use crate::bucket::Place;
 use crate::checksums::Declared;
 use crate::conditions::{Conditions, is_only_new};
 use crate::etag::{self, PartTag};
-use crate::failure::{self, of_upload};
+use crate::failure::{self, of_completion, of_upload};
 use crate::receive::Incoming;
-use crate::sending::{MAX_PART, MAX_PUT};
+use crate::sending::{MAX_PART, MAX_PUT, MIN_PART};
 use crate::served::{Served, without};
 
 /// Objects that are deleted at once for one request.
@@ -105,9 +105,10 @@ fn signed(size: u64) -> Option<i64> {
 }
 
 /// The tags and the size of an upload that is to be completed from `parts`: all from the first on, as an origin has
-/// them.
-fn whole(parts: Vec<CompletedPart>) -> S3Result<(Vec<String>, u64)> {
+/// them. And whether one but the last is shorter than object stores take.
+fn whole(parts: Vec<CompletedPart>) -> S3Result<(Vec<String>, u64, bool)> {
     let (mut tags, mut size) = (Vec::with_capacity(parts.len()), 0u64);
+    let (mut before, mut is_short) = (MIN_PART, false);
     for (number, part) in (1..).zip(parts) {
         match part.part_number {
             Some(named) if named == number => {}
@@ -128,6 +129,8 @@ fn whole(parts: Vec<CompletedPart>) -> S3Result<(Vec<String>, u64)> {
             S3Error::with_message(S3ErrorCode::InvalidPart, message)
         })?;
         size = size.checked_add(known.size).ok_or_else(|| S3Error::new(S3ErrorCode::EntityTooLarge))?;
+        is_short |= before < MIN_PART;
+        before = known.size;
         tags.push(known.tag);
     }
     if tags.is_empty() {
@@ -136,7 +139,7 @@ fn whole(parts: Vec<CompletedPart>) -> S3Result<(Vec<String>, u64)> {
             "an upload is completed with the list of its parts",
         ));
     }
-    Ok((tags, size))
+    Ok((tags, size, is_short))
 }
 
 impl Served {
@@ -162,11 +165,12 @@ impl Served {
         ];
         let declared = Declared { checksums, md5: input.content_md5, trailer };
         let incoming = Incoming::new(input.body, length, declared, trailers, &self.stats);
-        let attr = if place.is_directory {
-            self.make_directory(&place, incoming, length).await?
+        let made = if place.is_directory {
+            self.make_directory(&place, incoming, length).await
         } else {
-            self.send(&place.path, incoming, length, only_new == Some(true)).await?
+            self.send(&place.path, incoming, length, only_new == Some(true)).await
         };
+        let attr = self.within_bucket(&input.bucket, made).await?;
         Ok(S3Response::new(PutObjectOutput {
             e_tag: tag_of(&attr),
             size: signed(attr.size()),
@@ -199,7 +203,8 @@ impl Served {
         let input = request.input;
         without_extras!(input)?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
-        let upload = self.client.begin_upload(&place.path).await.map_err(|failure| failure::of_write(&failure))?;
+        let begun = self.client.begin_upload(&place.path).await.map_err(|failure| failure::of_write(&failure));
+        let upload = self.within_bucket(&input.bucket, begun).await?;
         Ok(S3Response::new(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -257,13 +262,13 @@ impl Served {
         ])?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
         let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
-        let (tags, size) = whole(parts)?;
+        let (tags, size, is_short) = whole(parts)?;
         if input.mpu_object_size.is_some_and(|said| signed(size) != Some(said)) {
             let message = "the parts do not have as many bytes as `x-amz-mp-object-size` says";
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
         }
         let completed = self.client.complete_upload(&place.path, &input.upload_id, size, &tags).await;
-        let attr = completed.map_err(|failure| of_upload(&failure))?;
+        let attr = completed.map_err(|failure| of_completion(&failure, is_short))?;
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             e_tag: tag_of(&attr),
             location: Some(format!("/{}/{}", input.bucket, input.key)),
@@ -310,15 +315,16 @@ impl Served {
             let message = "an object cannot be copied to itself: the cache carries no metadata that this could change";
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
         }
-        let attr = match conditions.are_any() {
-            true => self.copy_found(&found, &from.path, &to.path).await?,
+        let made = match conditions.are_any() {
+            true => self.copy_found(&found, &from.path, &to.path).await,
             false => match self.client.copy(&from.path, &to.path).await {
                 Err(failure) if failure.kind() == FailureKind::CrossDevice => {
-                    self.copy_found(&found, &from.path, &to.path).await?
+                    self.copy_found(&found, &from.path, &to.path).await
                 }
-                copied => copied.map_err(|failure| failure::of_write(&failure))?,
+                copied => copied.map_err(|failure| failure::of_write(&failure)),
             },
         };
+        let attr = self.within_bucket(&input.bucket, made).await?;
         let copied = CopyObjectResult {
             e_tag: tag_of(&attr),
             last_modified: etag::modified(&attr),
@@ -434,7 +440,8 @@ mod tests {
     #[test]
     fn an_upload_is_its_parts_from_the_first_on() {
         let parts = vec![part(1, "\"a\"", 5), part(2, "b", 3)];
-        assert_eq!(whole(parts).unwrap(), (vec!["\"a\"".to_owned(), "b".to_owned()], 8));
+        assert_eq!(whole(parts).unwrap(), (vec!["\"a\"".to_owned(), "b".to_owned()], 8, true));
+        assert!(!whole(vec![part(1, "a", MIN_PART), part(2, "b", 3)]).unwrap().2, "the last one may be short");
         let foreign = CompletedPart {
             part_number: Some(1),
             e_tag: Some(ETag::Strong("0123".to_owned())),

@@ -70,6 +70,17 @@ pub(crate) fn of_upload(failure: &Failure) -> S3Error {
     }
 }
 
+/// The same of one that is to be completed; `is_short`: a part but the last one is shorter than object stores take. One
+/// that takes none says of it only that the request makes no sense.
+pub(crate) fn of_completion(failure: &Failure, is_short: bool) -> S3Error {
+    match failure.kind() {
+        FailureKind::InvalidArgument if is_short => {
+            S3Error::with_message(S3ErrorCode::EntityTooSmall, failure.to_string())
+        }
+        _ => of_upload(failure),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +121,14 @@ mod tests {
         assert_eq!(code(FailureKind::NotFound), "NoSuchUpload");
         assert_eq!(code(FailureKind::Corrupt), "InvalidPart");
         assert_eq!(code(FailureKind::TooLarge), "EntityTooLarge");
+    }
+
+    #[test]
+    fn who_completes_an_upload_of_short_parts_is_told_so_if_its_origin_takes_none() {
+        let code = |kind, is_short| of_completion(&Failure::new(kind, "no"), is_short).code().as_str().to_owned();
+        assert_eq!(code(FailureKind::InvalidArgument, true), "EntityTooSmall");
+        assert_eq!(code(FailureKind::InvalidArgument, false), "InvalidArgument");
+        assert_eq!(code(FailureKind::NotFound, true), "NoSuchUpload");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::served::Served;
 
 /// The longest part that a worker takes, in bytes.
 pub(crate) const MAX_PART: u64 = 64 << 20;
-/// The shortest part that origins take, in bytes, but for the last one.
-const MIN_PART: u64 = 5 << 20;
+/// The shortest part that object stores take, in bytes, but for the last one.
+pub(crate) const MIN_PART: u64 = 5 << 20;
 /// The longest object that is put at once, in bytes: as Amazon has it.
 pub(crate) const MAX_PUT: u64 = 5 << 30;
 

@@ -192,6 +192,17 @@ impl Served {
         if is_directory == place.is_directory { Ok(Found::of(stat.attr)) } else { Err(no_such_key()) }
     }
 
+    /// What became of a write to `bucket`. Where nothing is found, it may be the bucket that is not there.
+    ///
+    /// # Errors
+    /// As it says, and when there is no such bucket.
+    pub(crate) async fn within_bucket<T>(&self, bucket: &str, done: S3Result<T>) -> S3Result<T> {
+        if done.as_ref().is_err_and(|error| *error.code() == S3ErrorCode::NoSuchKey) {
+            self.check_bucket(bucket).await?;
+        }
+        done
+    }
+
     /// That there is such a bucket.
     ///
     /// # Errors
