@@ -79,6 +79,9 @@ fn a_worker_that_is_drained_can_be_stopped_without_an_error_or_a_miss() {
     assert!(owners.values().flatten().all(|worker| worker == "w1" || worker == "w3"), "{owners:?}");
 
     running.coordinator.ask(&["cluster", "drain", "nobody"]).failed(3, &["nobody"]);
+    assert_eq!(running.coordinator.status()["absent_drains"][0]["worker"], "w2");
+    let status = running.coordinator.ask(&["cluster", "status"]).succeeded().text();
+    assert!(status.contains("w2 was drained and is not there"), "{status}");
 
     // Until an operator says that it shall stay, it does not come back by being started.
     second.start_again();

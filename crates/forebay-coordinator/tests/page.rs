@@ -9,7 +9,7 @@ use forebay_coordinator::api::Mount;
 use forebay_coordinator::fake::FakeCache;
 use forebay_coordinator::jobs::{JobSpec, LoadSpec};
 use forebay_coordinator::{ApiClient, ClusterView, Coordinator, CoordinatorOptions};
-use forebay_state::{FileOptions, FileStore};
+use forebay_state::{FileOptions, FileStore, StateStore as _, Transaction, encode_segment};
 use forebay_types::FsPath;
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -203,6 +203,9 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
     };
     let directory = tempfile::tempdir().unwrap();
     let store = Arc::new(FileStore::open(directory.path(), FileOptions::default()).await.unwrap());
+    // A worker that was asked to leave, and did.
+    let drained = Transaction::new().put(format!("drains/{}", encode_segment(NASTY)), "{}");
+    store.commit(drained).await.unwrap();
     let cache = Arc::new(FakeCache::new(4 << 20));
     cache.put("/s3/plain", 5 << 20, 0);
     // No file has a slash in its name.
@@ -225,13 +228,20 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let page = dom(browser, &format!("http://{}/", coordinator.address().unwrap())).await;
-    for shown in
-        ["coordinator-0 · 9.9.9", "w1", "draining", "128 GiB", "s3://bucket", "as of ", "<path class=\"memory\""]
-    {
+    for shown in [
+        "coordinator-0 · 9.9.9",
+        "w1",
+        "draining",
+        "not there",
+        "128 GiB",
+        "s3://bucket",
+        "as of ",
+        "<path class=\"memory\"",
+    ] {
         assert!(page.contains(shown), "`{shown}` is not on the page: {page}");
     }
-    // In a warning, a group, a job, a mount and a hot file.
-    assert!(page.matches("&lt;img src=x").count() >= 5, "{page}");
+    // In a warning, a group, a drain, a job, a mount and a hot file.
+    assert!(page.matches("&lt;img src=x").count() >= 6, "{page}");
     assert!(!page.contains("<img"), "a name was taken for markup: {page}");
     assert!(page.contains("<title>Forebay</title>"));
     coordinator.close().await;

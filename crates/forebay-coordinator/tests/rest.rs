@@ -222,7 +222,15 @@ async fn a_worker_that_is_known_can_be_asked_to_leave_and_taken_back() {
     assert!(client.drain("w9").await.unwrap_err().is_not_found());
     assert_eq!(client.drain("w1").await.unwrap().worker, "w1");
     assert!(cluster.store.get("drains/w1").await.unwrap().is_some());
+    let absent = async || {
+        let status = client.cluster().await.unwrap();
+        status.absent_drains.into_iter().map(|drain| drain.worker).collect::<Vec<String>>()
+    };
+    assert!(absent().await.is_empty(), "it is there");
+    cluster.store.commit(Transaction::new().delete(WorkerRecord::key("default", "w1"))).await.unwrap();
+    assert_eq!(absent().await, ["w1"], "it is gone, and its drain is not");
     client.undrain("w1").await.unwrap();
+    assert!(absent().await.is_empty());
     assert!(client.undrain("w1").await.unwrap_err().is_not_found());
     coordinator.close().await;
 }

@@ -258,15 +258,18 @@ function showWorkers(status, stats, plot) {
   const members = new Map(list(status.cluster.members).map((member) => [member.name, member]));
   const told = new Map(list(stats.workers).map((worker) => [worker.name, worker]));
   const latest = list(plot.points).at(-1)?.workers ?? {};
-  const names = [...new Set([...members.keys(), ...told.keys()])];
+  const absent = new Set(list(status.absent_drains).map((drain) => drain.worker));
+  const names = [...new Set([...members.keys(), ...told.keys(), ...absent])];
   const group = (name) => members.get(name)?.group ?? "";
   names.sort((a, b) => group(a).localeCompare(group(b)) || a.localeCompare(b, "en", { numeric: true }));
   const rows = names.map((name) => {
     const [member, worker, now] = [members.get(name) ?? {}, told.get(name), latest[name]];
     const down = worker?.error;
     const drain = member.drain ? ` ${percent(member.drain.bytes_done / Math.max(1, member.drain.bytes_total))}` : "";
-    const state = [member.state, member.warming && "warming"].filter(Boolean).join(", ");
-    const health = down
+    const state = [member.state, member.warming && "warming", absent.has(name) && "drained"].filter(Boolean).join(", ");
+    const health = absent.has(name)
+      ? make("span", { class: "muted", title: "forebay cluster undrain takes it back" }, "not there")
+      : down
       ? make("span", { class: "bad", title: down }, "does not answer")
       : make("span", { class: worker ? "good" : "muted" }, worker ? "answers" : "not asked yet");
     const { memory, disk } = held(member, worker?.stats);

@@ -1,6 +1,7 @@
 //! `/api/v1/cluster`, `/api/v1/stats`, `/api/v1/series` and `/api/v1/version`: eyes on the cluster, and which workers
 //! shall leave it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -8,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use forebay_cluster::records::members::{DRAINS, WORKERS, WorkerRecord};
 use forebay_metrics::About;
-use forebay_state::{Transaction, encode_segment};
+use forebay_state::{Entry, StateError, StateStore, Transaction, decode_segment, encode_segment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -37,6 +38,10 @@ pub struct ClusterStatus {
     /// Members with their shares, versions and health; their form is that of `forebay cluster status --format json`.
     #[schema(value_type = Object)]
     pub cluster: Value,
+    /// Those of the workers that shall leave that are not in the cluster: each stays out of the ring when it comes back, until
+    /// it is taken back.
+    #[serde(default)]
+    pub absent_drains: Vec<Drain>,
 }
 
 /// The state store.
@@ -91,7 +96,8 @@ pub(crate) struct WhichPlot {
     responses((status = OK, body = ClusterStatus))
 )]
 pub(crate) async fn status(State(service): State<Arc<Service>>) -> Json<ClusterStatus> {
-    let (leader, cluster) = tokio::join!(service.leader(), service.view().status());
+    let (leader, cluster, absent_drains) =
+        tokio::join!(service.leader(), service.view().status(), absent_drains(service.store()));
     let mut warnings = Vec::new();
     let (leader, reason) = match leader {
         Ok(leader) => (leader, None),
@@ -102,6 +108,12 @@ pub(crate) async fn status(State(service): State<Arc<Service>>) -> Json<ClusterS
     } else if leader.is_none() {
         warnings.push("no coordinator leads at the moment: jobs wait".to_owned());
     }
+    let absent_drains = absent_drains.unwrap_or_else(|error| {
+        if reason.is_none() {
+            warnings.push(format!("which drained workers are not there is not known: {error}"));
+        }
+        Vec::new()
+    });
     let told = cluster.get("warnings").and_then(Value::as_array).into_iter().flatten();
     warnings.extend(told.filter_map(Value::as_str).map(str::to_owned));
     let description = service.store().describe();
@@ -112,7 +124,27 @@ pub(crate) async fn status(State(service): State<Arc<Service>>) -> Json<ClusterS
         state_store: StoreStatus { description, reachable: reason.is_none(), reason },
         warnings,
         cluster,
+        absent_drains,
     })
+}
+
+/// The drains of workers of which the state store has no record.
+async fn absent_drains(store: &dyn StateStore) -> Result<Vec<Drain>, StateError> {
+    let drains = store.list(DRAINS).await?.entries;
+    if drains.is_empty() {
+        return Ok(Vec::new());
+    }
+    let members = store.list(WORKERS).await?.entries;
+    let names: HashSet<String> =
+        members.iter().filter_map(|entry| Some(WorkerRecord::decode(&entry.value).ok()?.name)).collect();
+    Ok(drains.iter().filter_map(drain_of).filter(|drain| !names.contains(&drain.worker)).collect())
+}
+
+/// The drain that this entry is: its key is what the worker goes by.
+fn drain_of(entry: &Entry) -> Option<Drain> {
+    let worker = String::from_utf8(decode_segment(entry.key.strip_prefix(DRAINS)?)?).ok()?;
+    let asked_ms = serde_json::from_slice(&entry.value).map_or(0, |drain: Drain| drain.asked_ms);
+    Some(Drain { worker, asked_ms })
 }
 
 /// Ask a worker to hand over its share and leave
@@ -206,4 +238,29 @@ pub(crate) async fn series(
 )]
 pub(crate) async fn version(State(service): State<Arc<Service>>) -> Json<Version> {
     Json(Version { version: service.version().to_owned(), api: "v1".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_state::Revision;
+
+    use super::*;
+
+    #[test]
+    fn a_drain_is_that_of_the_worker_in_its_key_whoever_wrote_it() {
+        let entry = |key: &str, value: &str| Entry {
+            key: key.to_owned(),
+            value: value.to_owned().into(),
+            revision: Revision::default(),
+        };
+        let drain = |worker: &str, asked_ms| Some(Drain { worker: worker.to_owned(), asked_ms });
+        let written = r#"{"worker":"node7:29999","asked_ms":5}"#;
+        assert_eq!(drain_of(&entry("drains/node7%3A29999", written)), drain("node7:29999", 5));
+        for by_hand in ["", "{}", "5"] {
+            assert_eq!(drain_of(&entry("drains/w1", by_hand)), drain("w1", 0), "{by_hand}");
+        }
+        for no_name in ["drains/%FF", "drains/a:b", "workers/default/w1"] {
+            assert_eq!(drain_of(&entry(no_name, written)), None, "{no_name}");
+        }
+    }
 }

@@ -173,6 +173,10 @@ fn print<'a>(
     for row in &rows {
         writeln!(out, "{}", line(&mut row.iter().map(String::as_str)))?;
     }
+    for drain in &status.absent_drains {
+        let worker = &drain.worker;
+        writeln!(out, "{worker} was drained and is not there: `forebay cluster undrain {worker}` takes it back")?;
+    }
     for warning in &status.warnings {
         writeln!(out, "warning: {warning}")?;
     }
@@ -274,7 +278,7 @@ async fn drained(client: &ApiClient, worker: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_coordinator::api::StoreStatus;
+    use forebay_coordinator::api::{Drain, StoreStatus};
     use serde_json::json;
 
     #[test]
@@ -315,6 +319,7 @@ mod tests {
             state_store: StoreStatus { description: "etcd at e1".into(), reachable: false, reason: None },
             warnings: vec!["the last known ring is in use".into()],
             cluster: json!({ "members": members }),
+            absent_drains: vec![Drain { worker: "n3:1".into(), asked_ms: 1 }],
         };
         let mut out = Vec::new();
         print(&mut out, &status, |_| ("answers", "1GiB".into())).unwrap();
@@ -322,7 +327,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "coordinator c1 (leads: none), state in etcd at e1, unreachable");
         assert!(lines[2].starts_with("node1:29999  default  active, warming"), "{text}");
-        assert!(lines[3].contains("draining 50%") && lines[4].contains("last known ring"), "{text}");
+        assert!(lines[3].contains("draining 50%") && lines[5].contains("last known ring"), "{text}");
+        assert_eq!(lines[4], "n3:1 was drained and is not there: `forebay cluster undrain n3:1` takes it back");
         assert!(text.lines().all(|line| !line.ends_with(' ')));
     }
 }
