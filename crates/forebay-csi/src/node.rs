@@ -234,9 +234,14 @@ impl Volumes {
     /// Takes away what is mounted at a place, as `next` says, until nothing is; of a daemon that would be there, also its log.
     async fn leave(&self, id: &VolumeId, kind: Kind, place: &Place, next: NextStep) -> Result<(), Refusal> {
         let path = self.kubelet.absolute(place);
-        for _ in 0..MAX_LAYERS {
+        for layer in 0..MAX_LAYERS {
             let step = next(&MountTable::of_this_process()?, &path, self.kubelet.path())?;
             match step {
+                // A call before this one may have taken the mount away, and have given up waiting for its daemon, which uploads what was
+                // written. Behind a link there is none.
+                Leaving::Done if layer == 0 && self.kubelet.open(place).is_ok() => {
+                    return self.daemons.unmount(id, kind, &path).await;
+                }
                 Leaving::Done => {
                     self.daemons.forget(id, kind);
                     return Ok(());

@@ -259,7 +259,8 @@ async fn a_request_to_publish_that_is_wrong_is_refused_by_its_code() {
 
 #[tokio::test]
 async fn what_is_not_there_is_left_as_it_is() {
-    let driver = Driver::with("exit 1").await;
+    // What `forebay umount` says then.
+    let driver = Driver::with("exit 3").await;
     let mut node = driver.node().await;
     for below in ["pods/1/mount", "pods/none/mount"] {
         let unpublish = NodeUnpublishVolumeRequest { volume_id: "volume".to_owned(), target_path: driver.path(below) };
@@ -284,6 +285,32 @@ async fn what_is_not_there_is_left_as_it_is() {
     for wrong in [no_id, no_path] {
         assert_eq!(node.node_unstage_volume(wrong).await.unwrap_err().code(), Code::InvalidArgument);
     }
+}
+
+/// A call before has taken the mount away, and given up waiting for a daemon that uploads.
+#[tokio::test]
+async fn a_volume_that_is_not_mounted_has_left_its_place_when_its_daemon_has_ended_and_not_before() {
+    let script =
+        "[ \"$1\" = umount ] || exit 1; [ -e \"${0%/*}/ended\" ] && exit 3; echo 'process 7 has not ended' >&2; exit 4";
+    let driver = Driver::with(script).await;
+    let mut node = driver.node().await;
+    std::fs::create_dir(driver.kubelet().join("pods/1/mount")).unwrap();
+    let (staging_target_path, target_path) = (driver.path("plugins/staging"), driver.path("pods/1/mount"));
+    let unstage = NodeUnstageVolumeRequest { volume_id: "volume".to_owned(), staging_target_path };
+    let unpublish = NodeUnpublishVolumeRequest { volume_id: "inline".to_owned(), target_path: target_path.clone() };
+    for _ in 0..2 {
+        let staged = node.node_unstage_volume(unstage.clone()).await.unwrap_err();
+        let published = node.node_unpublish_volume(unpublish.clone()).await.unwrap_err();
+        for refused in [staged, published] {
+            assert_eq!(refused.code(), Code::Unavailable);
+            assert!(refused.message().contains("process 7 has not ended"), "{refused}");
+        }
+    }
+    assert!(Path::new(&target_path).exists());
+    std::fs::write(driver.directory.path().join("ended"), "").unwrap();
+    node.node_unstage_volume(unstage).await.unwrap();
+    node.node_unpublish_volume(unpublish).await.unwrap();
+    assert!(!Path::new(&target_path).exists());
 }
 
 #[tokio::test]

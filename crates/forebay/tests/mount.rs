@@ -264,13 +264,51 @@ fn a_lazy_unmount_works_while_a_file_is_open() {
     assert!(!is_running(pid));
 }
 
+/// Whether the process `waiter` sleeps, and holds the process `other`.
+fn waits_for(waiter: u32, other: u32) -> bool {
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let process = Path::new("/proc").join(waiter.to_string());
+    let held = format!("Pid:\t{other}");
+    let mut descriptors = std::fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten();
+    let holds = descriptors.any(|entry| read(entry.path()).lines().any(|line| line == held));
+    holds && read(process.join("stat")).contains(") S ")
+}
+
+/// It may upload what was written.
+#[test]
+fn a_process_whose_mount_is_gone_is_waited_for_and_told_to_end_only_with_lazy() {
+    for lazy in [false, true] {
+        let mut fixture = Fixture::new();
+        let pid = fixture.must_up(&[]);
+        let open = File::open(fixture.mountpoint().join("small")).unwrap();
+        detach(&fixture, &["-l"], &["-u", "-z"]);
+        assert!(!is_mounted(&fixture.mountpoint()));
+        let mut umount = forebay();
+        umount.arg("umount").args(lazy.then_some("--lazy")).arg(fixture.mountpoint());
+        let mut umount = umount.spawn().unwrap();
+        eventually("it is waited for", || waits_for(umount.id(), pid));
+        if lazy {
+            eventually("it is told", || fixture.log().contains("unmounting"));
+        }
+        drop(open);
+        assert!(umount.wait().unwrap().success());
+        assert!(!is_running(pid));
+        assert_eq!(fixture.log().contains("unmounted from outside"), !lazy, "{}", fixture.log());
+    }
+}
+
+/// Has the system take away what is mounted.
+fn detach(fixture: &Fixture, by_root: &[&str], by_user: &[&str]) {
+    let is_root = rustix::process::geteuid().is_root();
+    let (program, arguments) = if is_root { ("umount", by_root) } else { ("fusermount3", by_user) };
+    assert!(Command::new(program).args(arguments).arg(fixture.mountpoint()).status().unwrap().success());
+}
+
 #[test]
 fn an_unmount_from_outside_ends_the_process() {
     let mut fixture = Fixture::new();
     let pid = fixture.must_up(&[]);
-    let program = if rustix::process::geteuid().is_root() { vec!["umount"] } else { vec!["fusermount3", "-u"] };
-    let status = Command::new(program[0]).args(&program[1..]).arg(fixture.mountpoint()).status().unwrap();
-    assert!(status.success());
+    detach(&fixture, &[], &["-u"]);
     eventually("the end of the process", || !is_running(pid));
     assert!(fixture.log().contains("unmounted from outside"), "{}", fixture.log());
 }

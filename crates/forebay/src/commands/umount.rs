@@ -75,8 +75,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             // It would wait for the last reader; the signal bounds how long.
             args.lazy
         }
-        // It was detached while it was in use.
-        MountState::NotMounted if serving.is_some() => true,
+        // It was detached while it was in use, or its process uploads what was written: who is told to end gives that up after a while.
+        MountState::NotMounted if serving.is_some() => args.lazy,
         MountState::NotMounted | MountState::Other { .. } => {
             // Refuses, and says what is there instead.
             mount_table::unmount(&mountpoint, false)?;
