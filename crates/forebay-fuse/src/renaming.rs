@@ -29,7 +29,7 @@ const MAX_NAMES: usize = 1_000_000;
 /// Names asked for at a time.
 const PAGE: u32 = 1000;
 
-/// The inodes below a directory that the kernel holds, and what became of them.
+/// The inodes below a directory that the kernel holds, or will, by their names.
 type Moving = HashMap<FsPath, Arc<Inode>>;
 
 impl FileSystem {
@@ -66,16 +66,38 @@ impl FileSystem {
 
     /// `known`: what `from` was just before, if it was not being written here.
     async fn rename_file(&self, from: &FsPath, to: &FsPath, known: Option<&Known>) -> Result<(), Failure> {
-        let inode = match self.inodes.local(from) {
-            Some(inode) => Some(inode),
-            None => self.held_file(from).await,
-        };
-        let _turn = match &inode {
-            Some(inode) => Some(inode.turn.lock().await),
-            None => None,
-        };
+        let mut is_another = false;
+        loop {
+            let inode = match self.inodes.local(from) {
+                Some(inode) => Some(inode),
+                None => self.held_file(from).await,
+            };
+            let _turn = match &inode {
+                Some(inode) => Some(inode.turn.lock().await),
+                None => None,
+            };
+            if inode.as_ref().is_some_and(|inode| self.inodes.replaced_by(from, inode).is_some()) {
+                is_another = true;
+                continue;
+            }
+            let renamed = self.rename_inode(inode.as_ref(), (from, to), known).await;
+            if is_another {
+                // The kernel has the one that it was.
+                self.forget_name(to);
+            }
+            return renamed;
+        }
+    }
+
+    /// The same, of the file that is `inode` here, with its turn held.
+    async fn rename_inode(
+        &self,
+        inode: Option<&Arc<Inode>>,
+        (from, to): (&FsPath, &FsPath),
+        known: Option<&Known>,
+    ) -> Result<(), Failure> {
         // From the sync to the new name nothing of it reaches the origin: it would go to the old one.
-        let draft = inode.as_ref().and_then(|inode| inode.draft());
+        let draft = inode.and_then(|inode| inode.draft());
         let _renaming = match &draft {
             Some(_) => Some(self.renaming.read().await),
             None => None,
@@ -104,7 +126,7 @@ impl FileSystem {
         // It was there all the while if it is there now. If another writer has replaced it, it is not known what was copied: that is
         // no base of what is written here, and theirs is not removed.
         let now = self.find(from, true).await;
-        let is_same = |now: &Known| match (&inode, known) {
+        let is_same = |now: &Known| match (inode, known) {
             (Some(inode), _) if draft.is_some() => stands_for(inode, &now.attr),
             (_, Some(known)) => version_id(&now.attr) == version_id(&known.attr),
             (Some(inode), None) => inode.is_of(&now.attr),
@@ -119,7 +141,7 @@ impl FileSystem {
             self.forget_name(to);
             return Err(now.err().unwrap_or_else(|| replaced_meanwhile(from, to)));
         }
-        let is_copied = match &inode {
+        let is_copied = match inode {
             Some(inode) if draft.is_none() => {
                 known.is_none_or(|known| inode.is_meant_by(known))
                     && inode.known().attr.size() == attr.size()
@@ -127,14 +149,14 @@ impl FileSystem {
             }
             _ => true,
         };
-        let is_moved = match &inode {
+        let is_moved = match inode {
             Some(inode) if is_copied => {
                 self.inode_moved(inode, draft.as_ref(), (from, to), (Some(attr), asked), || true)
             }
             _ => false,
         };
         // Another writer has replaced it: the kernel looks it up again, and does not find the pages of another version.
-        if let Some(inode) = inode.as_ref().filter(|_| !is_moved) {
+        if let Some(inode) = inode.filter(|_| !is_moved) {
             self.inodes.unname(from, inode);
             self.forget_name(to);
         }
@@ -175,30 +197,33 @@ impl FileSystem {
         true
     }
 
-    /// An inode goes along with its directory, of which the origin had `attr` when that was copied, and has `made` by now. `held`: the
-    /// drafts below the directory that are held.
+    /// An inode goes along with its directory, of which the origin had `attr` when that was copied, and has `made` by now; or the one that
+    /// has its name since. `held`: the drafts below the directory that are held.
     async fn move_along(
         &self,
-        inode: &Arc<Inode>,
+        mut inode: Arc<Inode>,
         held: &[Arc<Draft>],
         (from, to): (&FsPath, &FsPath),
         (attr, made): (&Attr, &Attr),
         asked: Instant,
     ) -> Result<(), Failure> {
-        while goes_along(inode, attr) {
+        loop {
+            inode = self.inodes.replaced_by(from, &inode).unwrap_or(inode);
+            if !goes_along(&inode, attr) {
+                return Ok(());
+            }
             let draft = inode.draft();
             let begun = draft.as_ref().filter(|draft| !held.iter().any(|held| Arc::ptr_eq(held, draft)));
             let _held = match begun {
                 Some(draft) => Some(hold_whole(draft).await?),
                 None => None,
             };
-            let is_meant = || goes_along(inode, attr);
+            let is_meant = || goes_along(&inode, attr);
             // Otherwise it was begun to be written just now, or what was written has arrived.
-            if self.inode_moved(inode, draft.as_ref(), (from, to), (Some(made.clone()), asked), is_meant) {
-                break;
+            if self.inode_moved(&inode, draft.as_ref(), (from, to), (Some(made.clone()), asked), is_meant) {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Files that were created below a directory while it was copied, and are not at the origin yet, go along: closed later, they
@@ -242,9 +267,10 @@ impl FileSystem {
             }
         }
         self.detach_directory(to);
-        let is_there = |inode: &Arc<Inode>| !inode.is_removed();
-        let held: Moving =
-            self.inodes.held_below(from).into_iter().filter(is_there).map(|inode| (inode.path(), inode)).collect();
+        // Also those that a writer is about to look up. What a name leads to whatever its number comes last, and counts.
+        let local = self.inodes.local_below(from).into_iter().map(|(_, inode)| inode);
+        let known = self.inodes.held_below(from).into_iter().chain(local).filter(|inode| !inode.is_removed());
+        let held: Moving = known.map(|inode| (inode.path(), inode)).collect();
         let moved = Mutex::new(Vec::new());
         // What was copied, and what it was copied to. Nothing else is removed, even if another writer put it there
         // meanwhile.
@@ -297,7 +323,7 @@ impl FileSystem {
             }
         };
         for (inode, path, target, (attr, made)) in moved.into_inner() {
-            self.move_along(&inode, &drafts, (&path, &target), (&attr, &made), asked).await?;
+            self.move_along(inode, &drafts, (&path, &target), (&attr, &made), asked).await?;
         }
         self.move_created(from, to, asked).await?;
         // Held inodes whose name the walk did not meet are gone, or replaced by others that the kernel does not hold yet.
@@ -448,49 +474,4 @@ fn within(path: &FsPath, from: &FsPath, to: &FsPath) -> Result<FsPath, Failure> 
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use forebay_types::VersionTag;
-
-    #[test]
-    fn what_lost_its_name_while_its_directory_was_copied_gets_no_other() {
-        let version = |nanos| FileVersion {
-            origin: "s3://b".into(),
-            path: b"d/f".as_slice().into(),
-            size: 1,
-            tag: VersionTag::Modified { nanos, inode: 1 },
-        };
-        let (copied, other) = (Attr::file(version(1)), Attr::file(version(2)));
-        let known = Known::new(copied.clone(), Instant::now(), Duration::ZERO);
-        let inode = Inode::new(20, FsPath::new("/b/d/f").unwrap(), known);
-        assert!(goes_along(&inode, &copied) && !goes_along(&inode, &other));
-        inode.remove();
-        assert!(!goes_along(&inode, &copied));
-    }
-
-    #[test]
-    fn a_copy_within_the_directory_that_it_is_made_of_is_known_whatever_the_mounts_are_called() {
-        let version = |origin: &str, path: &str| FileVersion {
-            origin: origin.into(),
-            path: path.as_bytes().into(),
-            size: 1,
-            tag: VersionTag::Modified { nanos: 1, inode: 1 },
-        };
-        for (source, below, made, expected) in [
-            ("d/f", "f", "d/sub/f", true),
-            ("d/x/f", "x/f", "d/sub/x/f", true),
-            ("d/f", "f", "d2/f", false),
-            ("d/x/f", "x/f", "e/x/f", false),
-            // The directory is the origin's root.
-            ("f", "f", "sub/f", true),
-            // Another mount is in the directory, and the file is of that.
-            ("f", "in/f", "sub/in/f", false),
-        ] {
-            let (source, made) = (version("s3://b", source), version("s3://b", made));
-            assert_eq!(is_beside(&made, &source, below.as_bytes()), expected, "{source:?} {made:?}");
-            assert!(!is_beside(&version("s3://c", "d/sub/f"), &source, below.as_bytes()));
-        }
-    }
-}
+mod tests;

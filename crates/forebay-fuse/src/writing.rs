@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use forebay_staging::{Draft, Remote, Staging};
-use forebay_types::{Attr, Failure, FailureKind};
+use forebay_types::{Attr, Failure, FailureKind, FsPath};
 use tracing::{error, warn};
 
 use crate::described::time;
@@ -169,10 +169,14 @@ impl FileSystem {
         let known = |attr: Attr| Known::new(attr, Instant::now(), self.negative_ttl);
         match draft.finish().await {
             Ok(attr) => {
-                let before = version_id(&inode.known().attr).filter(|_| attr.is_some());
-                inode.settle(attr.map(known));
-                self.inodes.note(inode);
-                self.forget_copy(before);
+                let before = version_id(&inode.known().attr);
+                // Its directory may have been renamed since it was synced.
+                let is_there = |path: &FsPath, attr: &Attr| {
+                    attr.version().is_none_or(|version| draft.is_at_origin_as(path, version))
+                };
+                if self.inodes.settle(inode, attr.map(known), is_there) {
+                    self.forget_copy(before);
+                }
             }
             Err(failure) => {
                 error!(

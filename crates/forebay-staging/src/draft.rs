@@ -64,6 +64,13 @@ impl Draft {
         state.base.as_ref().is_some_and(|base| base.version().id() == version.id())
     }
 
+    /// Whether it belongs at `path`, and `version` is what the origin has of it there.
+    #[must_use]
+    pub fn is_at_origin_as(&self, path: &FsPath, version: &FileVersion) -> bool {
+        let state = self.inner.state.lock();
+        state.path == *path && state.base.as_ref().is_some_and(|base| base.version().id() == version.id())
+    }
+
     /// Whether it has bytes that only its upload has, which goes with its name: after a sync it has none.
     #[must_use]
     pub fn rests_on_its_upload(&self) -> bool {

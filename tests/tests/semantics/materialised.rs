@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_e2e::{Ends, eventually, skipped};
+use forebay_testkit::Fault;
+use rustix::fs::{Mode, OFlags};
 
 use super::{One, SOON, bytes, close, truncate};
 
@@ -33,9 +35,9 @@ fn all_of(file: &File) -> Vec<u8> {
 }
 
 /// A handle that the kernel reads by itself.
-fn passed(one: &One) -> File {
+fn passed(one: &One, name: &str) -> File {
     let before = one.mount.own_stats()["local"]["handles"]["passed"].as_u64().unwrap();
-    let file = File::open(one.path("f")).unwrap();
+    let file = File::open(one.path(name)).unwrap();
     assert_eq!(one.mount.own_stats()["local"]["handles"]["passed"].as_u64(), Some(before + 1));
     file
 }
@@ -44,7 +46,7 @@ fn passed(one: &One) -> File {
 #[test]
 fn a_writer_gets_an_inode_of_its_own_and_readers_keep_their_version() {
     let Some((one, old)) = one() else { return };
-    let reader = passed(&one);
+    let reader = passed(&one, "f");
     let writer = OpenOptions::new().write(true).open(one.path("f")).unwrap();
     writer.write_all_at(b"new", 7).unwrap();
     let mut new = old.clone();
@@ -69,7 +71,7 @@ fn a_writer_gets_an_inode_of_its_own_and_readers_keep_their_version() {
 #[test]
 fn a_file_that_the_kernel_reads_is_truncated_by_its_name() {
     let Some((one, old)) = one() else { return };
-    let reader = passed(&one);
+    let reader = passed(&one, "f");
     for size in [SIZE / 2, 0] {
         truncate(&one.path("f"), size as u64);
         assert!(one.object("f").unwrap() == old[..size]);
@@ -81,7 +83,7 @@ fn a_file_that_the_kernel_reads_is_truncated_by_its_name() {
 #[test]
 fn a_file_that_the_kernel_reads_is_renamed_and_removed() {
     let Some((one, old)) = one() else { return };
-    let reader = passed(&one);
+    let reader = passed(&one, "f");
     std::fs::rename(one.path("f"), one.path("g")).unwrap();
     assert!(all_of(&reader) == old);
     let again = File::open(one.path("g")).unwrap();
@@ -93,6 +95,40 @@ fn a_file_that_the_kernel_reads_is_renamed_and_removed() {
     std::fs::remove_file(one.path("g")).unwrap();
     assert!(all_of(&reader) == old);
     assert!(File::open(one.path("g")).is_err());
+}
+
+/// The kernel has no lock on a directory that is renamed: files in it are opened meanwhile.
+#[test]
+fn what_is_written_goes_along_with_its_directory_also_where_its_writer_got_an_inode_of_its_own() {
+    let Some((one, old)) = one() else { return };
+    std::fs::create_dir(one.bucket.path_of("from")).unwrap();
+    std::fs::write(one.bucket.path_of("from/f"), &old).unwrap();
+    let reader = passed(&one, "from/f");
+    let directory = File::open(one.path("from")).unwrap();
+    let proxy = one.bucket.proxy();
+    // Copies are made, and their answers wait.
+    proxy.inject_changes(1000, Fault::Stall { after: 0 });
+    let writer = std::thread::scope(|scope| {
+        let renaming = scope.spawn(|| std::fs::rename(one.path("from"), one.path("to")));
+        eventually("it is copied", SOON, || one.object("to/f").is_some());
+        let writer = rustix::fs::openat(&directory, "f", OFlags::WRONLY, Mode::empty());
+        proxy.heal();
+        eventually("it is renamed", SOON, || {
+            // An answer may have begun to wait since.
+            proxy.release();
+            renaming.is_finished()
+        });
+        renaming.join().unwrap().unwrap();
+        File::from(writer.unwrap())
+    });
+    writer.write_all_at(b"new", 7).unwrap();
+    close(writer).unwrap();
+    let mut new = old.clone();
+    new[7..10].copy_from_slice(b"new");
+    assert!(one.object("to/f").unwrap() == new && one.object("from/f").is_none());
+    assert!(std::fs::read(one.path("to/f")).unwrap() == new);
+    assert!(all_of(&reader) == old, "to its end");
+    assert_eq!(one.mount.own_stats()["local"]["splits"].as_u64(), Some(1));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! What becomes of an inode's name: the inode gets another one, loses its own, or is begun to be written, from when on its name
-//! leads to it whatever its number.
+//! leads to it whatever its number, until what was written is at the origin under that name.
 //!
 //! Each of these looks at what the inode is, and changes what its name leads to by that. In between, none of the others may come:
 //! what has lost its name would get it back, and what is written would go to a name that the file no longer has. So all of them
@@ -66,6 +66,30 @@ impl InodeTable {
             }
         }
         Ok(draft)
+    }
+
+    /// What was written to `inode` is at the origin: it stands for what is `known` of that ([`Inode::settle`]), if `is_there` says that
+    /// this is what there is under the name that it has by now. Otherwise it was renamed meanwhile, and stands for what that has made.
+    /// Whether it stands for `known`.
+    pub(crate) fn settle(
+        &self,
+        inode: &Inode,
+        known: Option<Known>,
+        is_there: impl FnOnce(&FsPath, &Attr) -> bool,
+    ) -> bool {
+        let _naming = self.naming.lock();
+        let path = inode.path();
+        let known = known.filter(|known| is_there(&path, &known.attr));
+        let is_known = known.is_some();
+        inode.settle(known);
+        self.note(inode);
+        is_known
+    }
+
+    /// The inode that `path` leads to by now, if `inode`, which was there, has lost its name to it.
+    pub(crate) fn replaced_by(&self, path: &FsPath, inode: &Arc<Inode>) -> Option<Arc<Inode>> {
+        let _naming = self.naming.lock();
+        self.local(path).filter(|now| inode.is_removed() && !Arc::ptr_eq(now, inode))
     }
 
     /// What was written to `inode` could not be uploaded ([`Inode::lose`]): its name does not lead to it any more.

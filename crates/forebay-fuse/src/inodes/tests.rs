@@ -145,6 +145,35 @@ fn what_lost_its_name_to_another_one_gives_it_to_no_successor() {
 }
 
 #[test]
+fn what_was_written_is_not_taken_for_what_was_there_under_the_name_before() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let inode = table.create(&path("a"), known(Some(1), now));
+    // Its last writer has synced it, and then its directory was renamed.
+    assert!(table.rename(&inode, (&path("a"), &path("b")), Some(known(Some(3), now)), || true));
+    assert!(!table.settle(&inode, Some(known(Some(2), now)), |at, _| *at == path("a")));
+    assert!(inode.is_of(&known(Some(3), now).attr));
+    assert!(table.settle(&inode, Some(known(Some(4), now)), |at, _| *at == path("b")));
+    assert!(inode.is_of(&known(Some(4), now).attr));
+    // There is nothing new of what was not written to.
+    assert!(!table.settle(&inode, None, |_, _| true));
+    assert!(inode.is_of(&known(Some(4), now).attr));
+}
+
+#[test]
+fn who_has_waited_for_an_inode_finds_the_one_that_its_name_leads_to_by_now() {
+    let now = Instant::now();
+    let table = InodeTable::new(now);
+    let old = table.remember(&path("a"), known(Some(1), now));
+    assert!(table.replaced_by(&path("a"), &old).is_none());
+    let new = table.supersede(&old);
+    assert_eq!(table.replaced_by(&path("a"), &old).map(|inode| inode.ino), Some(new.ino));
+    assert!(table.replaced_by(&path("a"), &new).is_none());
+    assert!(table.remove(&path("a"), &new));
+    assert!(table.replaced_by(&path("a"), &old).is_none() && table.replaced_by(&path("a"), &new).is_none());
+}
+
+#[test]
 fn who_writes_or_removes_while_an_inode_is_renamed_finds_it_with_its_new_name() {
     let now = Instant::now();
     let table = InodeTable::new(now);

@@ -264,14 +264,17 @@ async fn a_renamed_file_goes_where_it_is_called_now() {
     let staging = rig.eager();
     let draft = staging.create(path("/old")).unwrap();
     write(&draft, 0, &pattern(500, 9));
-    draft.sync().await.unwrap();
+    let old = draft.sync().await.unwrap().unwrap().version().unwrap().clone();
+    assert!(draft.is_at_origin_as(&path("/old"), &old) && !draft.is_at_origin_as(&path("/new"), &old));
     // Something that the rename did not wait for: its upload is for the old name.
     write(&draft, 0, &pattern(200, 10));
     until("parts are there", || rig.remote.uploads() == 1).await;
     let attr = rig.remote.store(&path("/new"), pattern(500, 9));
     rig.remote.remove(&path("/old"));
+    let new = attr.version().unwrap().clone();
     draft.renamed(path("/new"), Some(attr));
     assert_eq!((draft.path(), draft.is_new(), draft.is_dirty()), (path("/new"), false, true));
+    assert!(draft.is_at_origin_as(&path("/new"), &new) && !draft.is_at_origin_as(&path("/new"), &old));
     draft.finish().await.unwrap();
     let now = [&pattern(200, 10)[..], &pattern(500, 9)[200..]].concat();
     assert_eq!((rig.remote.object(&path("/new")).unwrap(), rig.remote.object(&path("/old"))), (now.into(), None));
