@@ -77,6 +77,7 @@ fn counters(number: u64, served: u64) -> Value {
             "disks": [{ "capacity": 1u64 << 40, "used": number << 35 }, { "capacity": 1u64 << 40, "used": number << 34 }],
         },
         "rdma": { "listeners": [listener(0), listener(1)] },
+        "origins": [{ "path": "/", "opened": number != 3 }],
         "hottest": [{ "path": format!("/models/shard-{number:05}-of-00020.safetensors"), "bytes_per_minute": number << 20 }],
     })
 }
@@ -141,6 +142,7 @@ async fn the_page_of_no_worker_of_one_and_of_twenty_tells_the_truth_and_is_not_c
                 "<circle class=\"memory\"",
                 "25 %",
                 "shard-00019-of-00020",
+                "cannot be opened on cache-node-3.pod.internal.example.org:29999: ",
             ],
         };
         assert_page(browser, &coordinator, &name, &[&always[..], more].concat()).await;

@@ -5,6 +5,7 @@
 const EVERY_MS = 5000;
 const GIVE_UP_MS = 10000;
 const JOBS_SHOWN = 20;
+const WORKERS_NAMED = 5;
 const SVG = "http://www.w3.org/2000/svg";
 
 const $ = (id) => document.getElementById(id);
@@ -327,10 +328,30 @@ function showJobs(jobs) {
   [...$("jobs").children].forEach((box, at) => { const part = box.querySelector("details"); if (part && open.has(at)) part.open = true; });
 }
 
-function showMounts({ mounts, configured }) {
+/** On which workers mounts cannot be opened, by their paths. */
+function unopened(stats) {
+  const workers = new Map();
+  for (const worker of list(stats?.workers)) {
+    for (const origin of list(worker.stats?.origins).filter((origin) => origin.opened === false)) {
+      if (!workers.has(origin.path)) workers.set(origin.path, []);
+      workers.get(origin.path).push(worker.name);
+    }
+  }
+  return workers;
+}
+
+function showMounts({ mounts, configured }, stats) {
+  const missed = unopened(stats);
+  const origin = (mount) => {
+    const workers = missed.get(mount.path);
+    if (!workers) return mount.origin;
+    const more = workers.length > WORKERS_NAMED ? ` and ${number(workers.length - WORKERS_NAMED)} more` : "";
+    const where = `cannot be opened on ${workers.slice(0, WORKERS_NAMED).join(", ")}${more}: the log there says why`;
+    return make("span", {}, `${mount.origin} `, make("span", { class: "bad" }, where));
+  };
   const options = (mount) => Object.entries(mount.options ?? {}).map(([name, value]) => `${name}=${value}`).join(" ") || "–";
   const all = [...list(configured).map((mount) => [mount, "configured"]), ...list(mounts).map((mount) => [mount, options(mount)])];
-  const rows = all.map(([mount, more]) => [mount.path, mount.origin, more]);
+  const rows = all.map(([mount, more]) => [mount.path, origin(mount), more]);
   table($("mounts"), "Mounts", [{ title: "Path", kind: "path" }, { title: "Origin", kind: "path" }, { title: "Options", kind: "path" }], rows, "Nothing is mounted.");
 }
 
@@ -355,7 +376,7 @@ async function refresh() {
   if (value(status) && value(stats) && value(plot)) showWorkers(value(status), value(stats), value(plot));
   if (value(plot)) { showThroughput(list(value(plot).points)); showHits(list(value(plot).points)); showSpan(list(value(plot).points)); }
   if (value(jobs)) showJobs(list(value(jobs).jobs));
-  if (value(mounts)) showMounts(value(mounts));
+  if (value(mounts)) showMounts(value(mounts), value(stats));
   if (value(stats)) showHottest(list(value(stats).hottest));
   const failed = [status, stats, plot, jobs, mounts].find((answer) => answer.status === "rejected");
   const reason = failed && (failed.reason.name === "AbortError" ? "no answer" : failed.reason.message);

@@ -125,6 +125,10 @@ impl Origin for Unopened {
         &self.url
     }
 
+    fn is_open(&self) -> bool {
+        false
+    }
+
     async fn stat(&self, _path: &[u8]) -> Result<Attr, Failure> {
         Err(self.failure())
     }

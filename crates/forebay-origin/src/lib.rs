@@ -126,6 +126,11 @@ pub trait Origin: Send + Sync + 'static {
         Ok(SectorChecksums::of(into))
     }
 
+    /// Whether this is the origin, and not what stands for one that cannot be opened, and only fails.
+    fn is_open(&self) -> bool {
+        true
+    }
+
     /// Whether this origin can be written.
     fn takes_changes(&self) -> bool {
         false

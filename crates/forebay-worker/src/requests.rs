@@ -200,7 +200,10 @@ impl Worker {
         let known: Vec<_> = scope.namespace.origins().collect();
         let rooms = rooms_of(&known, within).await;
         let origins = known.iter().zip(rooms).map(|((at, origin), room)| {
-            serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts(), "room": room })
+            serde_json::json!({
+                "path": at.to_string(), "url": &**origin.url(), "opened": origin.is_open(), "counts": origin.counts(),
+                "room": room,
+            })
         });
         let origins: Vec<_> = origins.collect();
         let account = |(path, account, quota): (&FsPath, _, forebay_types::ByteSize)| {

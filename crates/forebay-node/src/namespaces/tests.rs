@@ -285,8 +285,19 @@ async fn a_mount_that_hangs_keeps_no_other_from_being_shown_and_is_shown_when_it
     let data = mount_of(directory.path());
     let hangs = MountRecord { path: "/hangs".into(), ..data.clone() };
     let records = BTreeMap::from([("data".to_owned(), data), ("hangs".to_owned(), hangs)]);
+    let told = async || {
+        let asked = Request::on_path(Op::Stats, Bytes::new(), LONG).by(Caller::Local);
+        let stats = worker.handle(asked, false).await.unwrap().body;
+        let stats: serde_json::Value = serde_json::from_slice(&stats).unwrap();
+        let opened = |path: &str| {
+            let origins = stats["origins"].as_array().unwrap();
+            origins.iter().find(|origin| origin["path"] == path).and_then(|origin| origin["opened"].as_bool())
+        };
+        ["/data", "/hangs"].map(opened)
+    };
     for _ in 0..2 {
         shown.show(&records).await;
+        assert_eq!(told().await, [Some(true), Some(false)]);
         let paths: Vec<_> = shown.opened.keys().map(ToString::to_string).collect();
         assert_eq!((paths.as_slice(), shown.opening.len()), (&["/data".to_owned()][..], 1));
         assert!(shown.misses_any, "it is tried again");
@@ -299,6 +310,7 @@ async fn a_mount_that_hangs_keeps_no_other_from_being_shown_and_is_shown_when_it
         shown.show(&records).await;
     }
     assert_eq!((shown.opened.len(), shown.opening.len()), (2, 0));
+    assert_eq!(told().await, [Some(true), Some(true)]);
     worker.close().await;
 }
 
