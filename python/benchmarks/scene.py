@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import random
 import socket
@@ -67,6 +68,14 @@ def fill(directory: Path, count: int, size: int) -> list[bytes]:
 def somewhere(quick: bool) -> str | None:
     """Where a benchmark has its files: on tmpfs. What only tries whether it works takes whatever there is."""
     return None if quick else "/dev/shm"
+
+
+def back_memory(size: int) -> None:
+    """Takes so many bytes of memory, and gives them back. A virtual machine gives memory that is free for a while to its host, and a page
+    that has to come from there takes many times as long: whoever takes memory first would pay for all that do so later."""
+    if size:
+        with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            memory[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
 
 
 @contextlib.contextmanager
