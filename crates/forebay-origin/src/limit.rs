@@ -3,7 +3,8 @@
 //! [`AdaptiveLimit`] is the pure rule, TCP's congestion avoidance in units of requests: every `limit` successes raise
 //! the limit by one, up to the configured maximum, and a "slow down" halves it. The answers that say "slow down" come in
 //! bursts, for requests that were all sent under the old limit, so the limit is halved at most once in a window;
-//! otherwise one burst would take it to 1.
+//! otherwise one burst would take it to 1. Until the first of them every success raises the limit by one, as in TCP's
+//! slow start: from 128 to 256 it would else take 24,000 requests, which a program that reads little never makes.
 //!
 //! [`Limiter`] is the async shell: it hands out permits, in the order of asking.
 
@@ -44,7 +45,7 @@ impl AdaptiveLimit {
             return;
         }
         self.successes += 1;
-        if self.successes >= self.limit {
+        if self.last_halved.is_none() || self.successes >= self.limit {
             self.successes = 0;
             self.limit += 1;
         }
@@ -146,17 +147,32 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_limit_grows_by_one_for_every_limit_successes() {
-        let mut rule = AdaptiveLimit::new(8);
+    fn once_it_was_halved_the_limit_grows_by_one_for_every_limit_successes() {
+        let mut rule = AdaptiveLimit::new(16);
+        rule.on_throttle(Instant::now());
         assert_eq!(rule.limit(), 4);
         for expected in [4, 4, 4, 5, 5, 5, 5, 5, 6] {
             rule.on_success();
             assert_eq!(rule.limit(), expected);
         }
-        for _ in 0..100 {
+        for _ in 0..200 {
             rule.on_success();
         }
-        assert_eq!(rule.limit(), 8);
+        assert_eq!(rule.limit(), 16);
+    }
+
+    #[test]
+    fn until_an_origin_asks_for_fewer_every_success_lets_one_more_request_go() {
+        let limiter = Limiter::new(8);
+        let permits = || (limiter.limit(), limiter.semaphore.available_permits());
+        assert_eq!(permits(), (4, 4));
+        for expected in [5, 6, 7, 8, 8] {
+            limiter.on_success();
+            assert_eq!(permits(), (expected, expected));
+        }
+        limiter.on_throttle(Instant::now());
+        limiter.on_success();
+        assert_eq!(permits(), (4, 4));
     }
 
     #[test]
