@@ -1,11 +1,12 @@
 //! Memory to read into: any writable buffer, or an address and a length. Bytes to write: any buffer.
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use bytes::Bytes;
 use forebay_session::CallerMemory;
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
@@ -82,7 +83,12 @@ pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
 }
 
 /// New `bytes` to be filled before anybody sees them.
-pub(crate) struct NewBytes(Py<PyBytes>);
+///
+/// They are not cleared before: of many ranges, none would be asked for until the kernel has given memory for all of them.
+pub(crate) struct NewBytes {
+    bytes: Py<PyBytes>,
+    length: usize,
+}
 
 impl NewBytes {
     /// Of `length` bytes, and the memory to fill.
@@ -90,21 +96,28 @@ impl NewBytes {
     /// # Errors
     /// `MemoryError`.
     pub(crate) fn new(py: Python<'_>, length: usize) -> PyResult<(Self, CallerMemory)> {
-        let bytes = PyBytes::new_with(py, length, |_| Ok(()))?;
+        let size = isize::try_from(length).map_err(|_| PyMemoryError::new_err(()))?;
+        // SAFETY: without bytes to copy, this makes an object with room for so many, or sets an exception.
+        let bytes = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), size)) }?;
+        let bytes = bytes.cast_into::<PyBytes>()?;
         // SAFETY: it is a `bytes` object.
-        let start = unsafe { pyo3::ffi::PyBytes_AsString(bytes.as_ptr()) };
+        let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) };
         let start = NonNull::new(start.cast::<u8>()).unwrap_or(NonNull::dangling());
         // SAFETY: the object is kept, and so its memory; nobody else knows of it until `finish`, which is after the read.
         let memory = unsafe { CallerMemory::new(start, length) };
-        Ok((Self(bytes.unbind()), memory))
+        Ok((Self { bytes: bytes.unbind(), length }, memory))
     }
 
-    /// The first `length` of them.
+    /// The first `length` of them, which a read has filled.
     pub(crate) fn finish(self, py: Python<'_>, length: usize) -> Py<PyBytes> {
-        let whole = self.0.bind(py).as_bytes();
-        if length >= whole.len() {
-            return self.0;
+        if length >= self.length {
+            return self.bytes;
         }
-        PyBytes::new(py, &whole[..length]).unbind()
+        // SAFETY: it is a `bytes` object.
+        let start = unsafe { ffi::PyBytes_AsString(self.bytes.as_ptr()) };
+        // SAFETY: the object has more bytes than `length`, and so many were filled by a read that has ended: nobody writes any more. What
+        // is behind them may never have been filled, and no reference to it is made.
+        let filled = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) };
+        PyBytes::new(py, filled).unbind()
     }
 }

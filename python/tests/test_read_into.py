@@ -86,6 +86,19 @@ def test_ranges_come_as_bytes(client: forebay.Client, origin: Path) -> None:
     assert found == [wanted[:5], wanted[-5:], b"", wanted[4 << 20 : 7 << 20]]
 
 
+def test_ranges_take_no_more_memory_than_there_are_bytes(client: forebay.Client, origin: Path) -> None:
+    def peak() -> int:
+        [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) << 10
+
+    small = (origin / "small").read_bytes()
+    # Its peak is from now on.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    assert client.read_ranges([("/small", 0, 4 << 20)] * 64) == [small] * 64
+    assert peak() - before < 64 << 20
+
+
 def test_many_threads_read_and_drop_and_close(client: forebay.Client, origin: Path) -> None:
     """On a free-threaded interpreter, at the same time."""
     wanted = {f"/tree/{number:02}": content(number, 1000 + number) for number in range(20)}
