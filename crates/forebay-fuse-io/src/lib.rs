@@ -30,6 +30,8 @@ mod session;
 pub use attributes::{Attributes, Kind, OpenedFlags, Statfs};
 pub use backing::{Backing, Backings};
 pub use channel::pause::Stopped;
+#[cfg(feature = "fuzzing")]
+pub use channel::ring::fuzzing;
 pub use channel::ring::{NoUring, RingShape};
 pub use errno::Errno;
 pub use forebay_types::FuseIo;

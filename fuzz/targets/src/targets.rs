@@ -16,6 +16,7 @@ mod mount;
 mod origin;
 mod rdma;
 mod records;
+mod rings;
 mod s3;
 mod settings;
 mod slabs;
@@ -79,6 +80,7 @@ targets![
     audit::audit_lines,
     fuse::fuse_requests,
     fuse::fuse_session,
+    rings::fuse_rings,
     mount::fuse_mount,
     handover::handover_state,
     slabs::slab_pages,

@@ -407,10 +407,24 @@ impl Drop for KeptBytes {
     }
 }
 
-/// What the kernel does with an entry that it has, for the fake.
-#[cfg(test)]
+/// What the kernel does with an entry that it has, for those that play it.
+#[cfg(any(test, feature = "fuzzing"))]
 impl Entries {
+    /// Puts bytes into the header page of entry `index`, and into its payload, from the front on.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn place(&self, index: u32, page: &[u8], payload: &[u8]) {
+        let slot = self.slot(index);
+        assert!(slot.turn.is_with_kernel(), "the entry is not the kernel's");
+        assert!(page.len() <= HEADER_SIZE && payload.len() <= slot.capacity);
+        // SAFETY: both fit, as was just checked, and the entry is the kernel's, which this plays.
+        unsafe {
+            std::ptr::copy_nonoverlapping(page.as_ptr(), self.headers.at(index as usize).as_ptr(), page.len());
+            std::ptr::copy_nonoverlapping(payload.as_ptr(), slot.payload.as_ptr(), payload.len());
+        }
+    }
+
     /// Puts a request into entry `index`.
+    #[cfg(test)]
     pub(crate) fn bring(&self, index: u32, header: &[u8], head: &[u8], tail: &[u8]) {
         let slot = self.slot(index);
         assert!(slot.turn.is_with_kernel(), "the entry is not the kernel's");

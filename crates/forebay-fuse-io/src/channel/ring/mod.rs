@@ -22,6 +22,8 @@ mod answered;
 pub(crate) mod counters;
 pub(crate) mod cpus;
 pub(crate) mod entry;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod headers;
 #[cfg(test)]
 mod model;

@@ -94,7 +94,7 @@ impl<L> Turn<L> {
     }
 
     /// Whether the kernel has it.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn is_with_kernel(&self) -> bool {
         self.state.load(Ordering::Acquire) == WITH_KERNEL
     }
