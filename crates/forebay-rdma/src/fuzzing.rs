@@ -1,7 +1,8 @@
-//! What a fuzzer feeds to the readers of active messages. Who is accepted is in [`admission`]; frames over verbs have a module of their
-//! own, [`crate::verbs::fuzzing`].
+//! What a fuzzer feeds to the readers of active messages. What becomes of the calls that they answer is in [`answers`], and who is
+//! accepted in [`admission`]; frames over verbs have a module of their own, [`crate::verbs::fuzzing`].
 
 pub mod admission;
+pub mod answers;
 
 use bytes::Bytes;
 use forebay_transport::wire::{

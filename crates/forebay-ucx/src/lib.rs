@@ -31,6 +31,8 @@ mod endpoint;
 mod error;
 mod exit;
 mod fabric;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod library;
 mod listener;
 mod lone;

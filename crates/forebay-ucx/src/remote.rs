@@ -17,7 +17,7 @@ use crate::registration::Registration;
 pub(crate) const KEY_PREFIX: usize = 16;
 /// UCX reads a packed key without knowing its length: a map of at most 64 domains, and up to 256 bytes for each. A copy
 /// with so many zeros after it keeps a key that was cut short from having it read beyond.
-const KEY_ROOM: usize = 64 * 257 + 64;
+pub(crate) const KEY_ROOM: usize = 64 * 257 + 64;
 
 /// The key of memory that a peer exposed ([`crate::Exposed::key`]). Clones are the same one.
 #[derive(Clone)]
@@ -27,18 +27,24 @@ pub struct RemoteKey {
 
 pub(crate) struct KeyState {
     handle: sys::ucp_rkey_h,
-    base: u64,
-    length: u64,
+    area: Area,
     /// A key is good for one endpoint only, and must go before it.
     endpoint: Endpoint,
 }
 
-impl RemoteKey {
-    /// Unpacks a key that came from the peer of `endpoint`. UCX believes what is in it: take keys from trusted peers only.
+/// The memory that a key is of, as the peer has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    pub(crate) base: u64,
+    pub(crate) length: u64,
+}
+
+impl Area {
+    /// What a peer says of its memory, and what UCX is to unpack, with room behind it.
     ///
     /// # Errors
-    /// [`Error::RemoteKey`], and [`Error::Closed`] or [`Error::Ended`] by the endpoint's state.
-    pub fn unpack(endpoint: &Endpoint, key: &[u8]) -> Result<Self, Error> {
+    /// [`Error::RemoteKey`].
+    pub(crate) fn split(key: &[u8]) -> Result<(Self, Vec<u8>), Error> {
         let number = |range| Some(u64::from_le_bytes(key.get::<std::ops::Range<usize>>(range)?.try_into().ok()?));
         let (Some(base), Some(length)) = (number(0..8), number(8..KEY_PREFIX)) else {
             return Err(Error::RemoteKey(format!("{} bytes are too short", key.len())));
@@ -49,6 +55,29 @@ impl RemoteKey {
         }
         let mut padded = packed.to_vec();
         padded.resize(packed.len() + KEY_ROOM, 0);
+        Ok((Self { base, length }, padded))
+    }
+
+    /// Where the peer has `length` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub(crate) fn address(self, offset: u64, length: usize) -> Result<u64, Error> {
+        let end = offset.checked_add(length as u64);
+        if end.is_none_or(|end| end > self.length) {
+            return Err(Error::OutOfBounds { offset, length, size: ByteSize::bytes(self.length) });
+        }
+        Ok(self.base + offset)
+    }
+}
+
+impl RemoteKey {
+    /// Unpacks a key that came from the peer of `endpoint`. UCX believes what is in it: take keys from trusted peers only.
+    ///
+    /// # Errors
+    /// [`Error::RemoteKey`], and [`Error::Closed`] or [`Error::Ended`] by the endpoint's state.
+    pub fn unpack(endpoint: &Endpoint, key: &[u8]) -> Result<Self, Error> {
+        let (area, padded) = Area::split(key)?;
         let handle = endpoint.usable(None)?;
         let ucp = endpoint.worker().core().ucp();
         let mut key = std::ptr::null_mut();
@@ -58,21 +87,21 @@ impl RemoteKey {
             let reason = format!("{}; both sides need the same version of UCX", Status(status));
             return Err(Error::RemoteKey(reason));
         }
-        Ok(Self { state: Rc::new(KeyState { handle: key, base, length, endpoint: endpoint.clone() }) })
+        Ok(Self { state: Rc::new(KeyState { handle: key, area, endpoint: endpoint.clone() }) })
     }
 
     /// How much memory it is of.
     #[must_use]
     pub fn size(&self) -> ByteSize {
-        ByteSize::bytes(self.state.length)
+        ByteSize::bytes(self.state.area.length)
     }
 
     /// Reads the peer's bytes from `offset` on into the whole of `into`.
     #[must_use]
     pub fn get(&self, offset: u64, into: SpanMut, registration: Option<&Registration>) -> Receiving {
-        let endpoint = &self.state.endpoint;
+        let KeyState { area, endpoint, .. } = &*self.state;
         let length = into.len();
-        let ready = self.address(offset, length).and_then(|address| Ok((address, endpoint.usable(registration)?)));
+        let ready = area.address(offset, length).and_then(|address| Ok((address, endpoint.usable(registration)?)));
         let (address, handle) = match ready {
             Ok(ready) => ready,
             Err(error) => return Receiving::refused(smallvec![into], error),
@@ -95,8 +124,8 @@ impl RemoteKey {
     /// Writes `from` over the peer's bytes from `offset` on. When the operation has ended, `from` may be freed; when a
     /// later [`Endpoint::flush`] has, the bytes are there.
     pub fn put(&self, offset: u64, from: Span, registration: Option<&Registration>) -> Sending {
-        let endpoint = &self.state.endpoint;
-        let ready = self.address(offset, from.len()).and_then(|address| Ok((address, endpoint.usable(registration)?)));
+        let KeyState { area, endpoint, .. } = &*self.state;
+        let ready = area.address(offset, from.len()).and_then(|address| Ok((address, endpoint.usable(registration)?)));
         let (address, handle) = match ready {
             Ok(ready) => ready,
             Err(error) => return Sending::refused(error),
@@ -112,19 +141,11 @@ impl RemoteKey {
             unsafe { (core.ucp().ucp_put_nbx)(handle, base, buffers.count, address, self.state.handle, &params) }
         })
     }
-
-    fn address(&self, offset: u64, length: usize) -> Result<u64, Error> {
-        let end = offset.checked_add(length as u64);
-        if end.is_none_or(|end| end > self.state.length) {
-            return Err(Error::OutOfBounds { offset, length, size: self.size() });
-        }
-        Ok(self.state.base + offset)
-    }
 }
 
 impl std::fmt::Debug for RemoteKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RemoteKey({} bytes)", self.state.length)
+        write!(f, "RemoteKey({} bytes)", self.state.area.length)
     }
 }
 

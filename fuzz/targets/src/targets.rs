@@ -22,6 +22,7 @@ mod settings;
 mod slabs;
 mod staging;
 mod streams;
+mod ucx;
 mod worker;
 
 /// A target.
@@ -68,6 +69,8 @@ targets![
     messages::window,
     handshake::window_handshake,
     messages::ucx,
+    ucx::ucx_answers,
+    ucx::ucx_keys,
     rdma::verbs_frames,
     rdma::verbs_connection,
     rdma::verbs_payload,
