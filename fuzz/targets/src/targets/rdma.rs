@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_one_sided::{LOCATION_LEN, Location, Memory, OPENED_LEN, Opened, Reach};
 use forebay_rdma::fuzzing::admission::{self, Members, admission};
 use forebay_rdma::verbs::fuzzing::{Step, connection, frame, greeting, offer, payload};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader};
 use forebay_transport::{Op, Provenance, Request};
-use forebay_types::{FailureKind, MAX_BLOCK_SIZE};
+use forebay_types::{BlockKey, FailureKind, FileId, MAX_BLOCK_SIZE, SECTOR_SIZE};
 
 use crate::input::{Input, Output};
 use crate::targets::Seed;
@@ -227,6 +228,84 @@ pub(super) mod verbs_payload {
             ("a_gap", two(start(200)).u8(4).u16(151).piece([3; 10]).done()),
             ("the_same_again", two(start(200)).u8(4).u16(0).piece([3; 10]).done()),
             ("as_it_was_sent", start(200).u8(1).piece(raw).done()),
+        ]
+    }
+}
+
+pub(super) mod one_sided_places {
+    use super::*;
+
+    /// Most regions.
+    const REGIONS: u8 = 8;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let mut input = Input::new(bytes);
+        let told = input.array::<LOCATION_LEN>();
+        let location = match Location::decode(&told) {
+            Ok(Some(location)) => {
+                assert_eq!(location.encode(), told);
+                Some(location)
+            }
+            Ok(None) => {
+                assert_eq!(told[..8], [0; 8]);
+                None
+            }
+            Err(error) => {
+                assert!(!error.to_string().contains(char::is_control), "{error}");
+                None
+            }
+        };
+        let (index, offset, length) = (input.u64(), input.u32(), input.u32());
+        let (mut reach, mut regions) = (Reach::default(), Vec::new());
+        for _ in 0..input.u8() % (REGIONS + 1) {
+            let told = input.array::<OPENED_LEN>();
+            match Opened::decode(&told) {
+                Ok(opened) => {
+                    assert_eq!(opened.encode(), told);
+                    reach.open(opened).expect("they are few");
+                    regions.push(opened);
+                }
+                Err(error) => assert!(!error.to_string().contains(char::is_control), "{error}"),
+            }
+        }
+        let block = BlockKey { file: FileId([1; 16]), index };
+        let Some(plan) = location.and_then(|location| location.plan(block, offset, length)) else { return };
+        let (location, data, seals) = (*plan.location(), plan.data(), plan.seals());
+        let run = u64::from(location.at) * u64::from(SECTOR_SIZE);
+        assert!(run <= data.start && data.end <= run + u64::from(location.length));
+        assert_eq!((data.end - data.start, plan.len() as u64), (u64::from(length), u64::from(length)));
+        assert_eq!(seals.end - seals.start, plan.seals_len() as u64);
+        let Some(requests) = reach.requests(&plan) else { return };
+        for (place, memory, range) in [(requests.data, Memory::Slab, data), (requests.seals, Memory::Board, seals)] {
+            let is_of_it = |region: &Opened| {
+                let is_within = region.start <= range.start && range.end <= region.start + region.length;
+                let is_its_memory = region.memory == memory && region.key == place.key;
+                is_within && is_its_memory && place.address == region.address + (range.start - region.start)
+            };
+            assert!(regions.iter().any(is_of_it), "{place:?} is in no region that was opened");
+        }
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let told = |generation: u64, at: u32, first: u32, length: u32| {
+            Output::default().u64(generation).u32(at).u32(first).u32(length)
+        };
+        let wanted = |output: Output, offset: u32, length: u32| output.u64(9).u32(offset).u32(length);
+        let opened = |output: Output, memory: u32, key: u32, start: u64, length: u64| {
+            output.u32(memory).u32(key).u64(start).u64(length).u64(0x10_0000 + start)
+        };
+        let both = |output: Output| opened(opened(output.u8(2), 0, 1, 0, 4 << 20), 1, 2, 0, 4096);
+        let whole = wanted(told(1, 33, 0, 40_000), 0, 40_000);
+        let elsewhere = opened(wanted(told(1, 33, 0, 40_000), 0, 40_000).u8(1), 0, 1, 4 << 20, 4 << 20);
+        vec![
+            ("whole", both(whole).done()),
+            ("pages", both(wanted(told(7, 2, 3, 65_536), 3 * 32_768 + 4096, 8192)).done()),
+            ("elsewhere", elsewhere.done()),
+            ("no_location", both(wanted(told(0, 0, 0, 0), 0, 1)).done()),
+            ("beyond_a_block", both(wanted(told(1, 0, 127, 65_536), 0, 1)).done()),
+            ("beyond_all_slabs", both(wanted(told(1, u32::MAX, 0, 1), 0, 1)).done()),
+            ("nothing_is_opened", opened(wanted(told(1, 0, 0, 1), 0, 1).u8(1), 0, 1, 0, 0).done()),
+            ("another_memory", opened(wanted(told(1, 0, 0, 1), 0, 1).u8(1), 9, 1, 0, 1).done()),
         ]
     }
 }
