@@ -81,6 +81,7 @@ targets![
     identity::passes,
     access::access_lists,
     access::authorization,
+    access::http_hosts,
     audit::audit_lines,
     fuse::fuse_requests,
     fuse::fuse_session,

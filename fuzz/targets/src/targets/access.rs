@@ -92,3 +92,49 @@ pub(super) mod authorization {
         ]
     }
 }
+
+pub(super) mod http_hosts {
+    use super::*;
+    use forebay_metrics::fuzzing::hosts;
+
+    /// Most lines of headers.
+    const MAX: usize = 8;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let mut input = Input::new(bytes);
+        let flags = input.u8();
+        let uri = String::from_utf8_lossy(input.piece());
+        let mut lines = Vec::new();
+        while !input.is_empty() && lines.len() < MAX {
+            lines.push((input.u8(), input.piece()));
+        }
+        hosts(flags & 1 == 0, if uri.is_empty() { "/" } else { &*uri }, &lines);
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        const HOST: u8 = 0;
+        const ORIGIN: u8 = 1;
+        const SITE: u8 = 2;
+        const MODE: u8 = 3;
+        const DESTINATION: u8 = 4;
+        let seed = |flags: u8, uri: &str, lines: &[(u8, &str)]| {
+            let start = Output::default().u8(flags).piece(uri);
+            lines.iter().fold(start, |output, (number, value)| output.u8(*number).piece(value)).done()
+        };
+        let ours = (HOST, "Node1.example.org.:19999");
+        let (elsewhere, opens) = ((SITE, "cross-site"), [(MODE, "navigate"), (DESTINATION, "document")]);
+        vec![
+            ("own_name", seed(0, "", &[ours])),
+            ("address", seed(1, "", &[(HOST, "[::1]:80"), (ORIGIN, "http://[0::1]")])),
+            ("rebound", seed(0, "", &[(HOST, "evil.example:19999")])),
+            ("another_page", seed(1, "", &[ours, (ORIGIN, "http://evil.example")])),
+            ("own_page", seed(1, "", &[ours, (ORIGIN, "http://node1.example.org:19999")])),
+            ("page_in_front", seed(1, "", &[ours, (ORIGIN, "https://cache.example.com")])),
+            ("sandbox", seed(1, "", &[ours, (ORIGIN, "null")])),
+            ("a_link", seed(0, "", &[ours, elsewhere, opens[0], opens[1]])),
+            ("a_frame", seed(0, "", &[ours, elsewhere, opens[0], (DESTINATION, "iframe")])),
+            ("two_hosts", seed(0, "", &[ours, (HOST, "localhost")])),
+            ("whole_uri", seed(0, "http://evil.example/x", &[ours])),
+        ]
+    }
+}
