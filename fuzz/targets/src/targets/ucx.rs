@@ -118,20 +118,20 @@ pub(super) mod ucx_answers {
             output.u8(3 | MAKES_SENSE | SHOWS_THE_PASS | IS_ANNOUNCED).piece(header).u32(length).piece(b"")
         };
         let fetched = |output: Output, count: u16| output.u8(6).u8(0).u16(count);
-        let waits = announced(start(3), &told(1, None, b"sums", 5000), 5000);
+        let waits = announced(start(3), &told(1, None, b"body", 5000), 5000);
         let in_data = told(2, None, b"", 0);
         let in_data = [&in_data[..4], &7_u32.to_le_bytes(), &in_data[8..]].concat();
         let version = [1_u8, 0, 20, 0];
         let hello = [&Hello::ours("prod", MAX_BLOCK_SIZE).encode()[..], &version, &PASS.1.to_le_bytes()].concat();
         let failure = told(1, Some(FailureKind::NotFound), b"no such\nfile", 0);
         vec![
-            ("here", here(start(3), &told(1, None, b"sums", 7), b"payload").done()),
+            ("here", here(start(3), &told(1, None, b"body", 7), b"payload").done()),
             ("fetched", fetched(waits.clone(), u16::MAX).done()),
             ("fetched_in_part", fetched(waits.clone(), 4999).done()),
             ("no_memory_to_fetch", fetched(waits.clone(), 0xfffe).done()),
             ("canceled", fetched(waits.clone(), 0xfffd).done()),
             ("left_while_it_was_fetched", fetched(waits.clone().u8(1).u8(0), u16::MAX).done()),
-            ("announced_twice", announced(waits, &told(1, None, b"sums", 5000), 5000).done()),
+            ("announced_twice", announced(waits, &told(1, None, b"body", 5000), 5000).done()),
             ("left_before", announced(start(3).u8(1).u8(0), &told(1, None, b"", 9), 9).done()),
             ("too_much", announced(start(0), &told(1, None, b"", 5001), 5001).done()),
             ("nobody_asked", here(start(0), &told(3, None, b"", 0), b"").done()),
