@@ -64,9 +64,8 @@ rootfs_enter() {
     ln -s pts/ptmx "$root/dev/ptmx"
     ln -s /proc/self/fd "$root/dev/fd"
     mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/dev/shm"
-    if [[ $(stat -f -c %T /sys/fs/cgroup) == cgroup2fs ]]; then
-        mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
-    else
+    # As on any system of today, also where this machine has its controllers in the first version.
+    if ! mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup" 2>/dev/null; then
         mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
         mkdir "$root/sys/fs/cgroup/systemd"
         mount -t cgroup -o none,name=systemd cgroup "$root/sys/fs/cgroup/systemd"

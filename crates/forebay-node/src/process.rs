@@ -37,9 +37,18 @@ impl Process {
 
     /// Asks it to end (SIGTERM). Nothing happens if it has ended.
     pub fn ask_to_end(&self) {
+        self.send(Signal::TERM);
+    }
+
+    /// Ends it (SIGKILL). Nothing happens if it has ended.
+    pub fn kill(&self) {
+        self.send(Signal::KILL);
+    }
+
+    fn send(&self, signal: Signal) {
         if let Held::Process(descriptor) = &self.0 {
             // An error means that it has ended meanwhile.
-            let _ = rustix::process::pidfd_send_signal(descriptor, Signal::TERM);
+            let _ = rustix::process::pidfd_send_signal(descriptor, signal);
         }
     }
 
@@ -101,6 +110,9 @@ mod tests {
         let Held::Process(descriptor) = &process.0 else { panic!("there was one: {process:?}") };
         assert_eq!(rustix::process::pidfd_send_signal(descriptor, Signal::TERM), Err(Errno::SRCH));
         process.ask_to_end();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        Process::of(child.id()).kill();
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
         let nothing = Process::of(u32::MAX);
         nothing.ask_to_end();
         assert!(nothing.wait_for_end(Duration::ZERO));

@@ -4,12 +4,17 @@
 //! where that is the parent's, too. Its standard output is a pipe, on which the child writes one line: that the mount answers, or why it will not. The parent waits
 //! for that line with a deadline, and shows the progress to the user. Then the parent ends, and the child closes the
 //! pipe. So "the command succeeded" means "the mount can be used", and an error shows in the command's own exit code.
+//!
+//! The child is an orphan from the start, and so a child of whoever takes those: process 1, or the service manager. systemd does not
+//! wait for the end of a main process that was no child of its own when it was told of it (`MAINPID=` of a mount that goes on in another
+//! process): where a unit stops, it sends SIGTERM and SIGKILL at once.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -20,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::{Exit, Fault, UserError};
 use crate::logging;
-use forebay_node::process;
+use forebay_node::process::Process;
 
 /// What the child is started with besides the arguments of its parent.
 const CHILD_FLAG: &str = "--background-child";
@@ -55,36 +60,30 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     // Behind the name of the command, and so before a `--`.
     arguments.insert(arguments.len().min(1), CHILD_FLAG.into());
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log.as_ref().map_or_else(|| Ok(Stdio::inherit()), Log::for_child)?)
-        .spawn()
-        .context("cannot start a process in the background")?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command.stderr(log.as_ref().map_or_else(|| Ok(Stdio::inherit()), Log::for_child)?);
+    let (child, stdout) = spawn_orphan(command).context("cannot start a process in the background")?;
     let spinner = spinner(doing);
-    let word = hear(&mut child, within);
+    let word = hear(stdout, within);
     spinner.finish_and_clear();
     match word {
         Heard::Word(Word::Ready(summary)) => Ok(summary),
         Heard::Word(Word::Failed(user_error)) => {
             // Its error is the answer; it ends now, so that a second attempt does not find it still there.
-            process::wait_for_end(child.id(), END_WITHIN);
+            let _ = child.wait_for_end(END_WITHIN);
             Err(anyhow::Error::new(user_error))
         }
         Heard::End => {
             // It says nothing any more, which is its end but for a moment.
-            let status = match process::wait_for_end(child.id(), END_WITHIN) {
-                true => child.wait(),
-                false => end(&mut child),
-            };
-            let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-            let what = format!("the process in the background ended ({status}){}", tail_of(log.as_ref()));
+            if !child.wait_for_end(END_WITHIN) {
+                end(&child);
+            }
+            let what = format!("the process in the background ended{}", tail_of(log.as_ref()));
             Err(Fault::new(Exit::Failed, what, format!("see the log, {}", name_of(log.as_ref()))).into())
         }
         Heard::Nothing => {
-            // How it ends says nothing that the deadline does not.
-            let _ = end(&mut child);
+            end(&child);
             let what = format!("the mount was not ready within {} s{}", within.as_secs(), tail_of(log.as_ref()));
             let next = format!("see the log, {}; `--foreground` shows what it waits for", name_of(log.as_ref()));
             Err(Fault::new(Exit::Unavailable, what, next).into())
@@ -98,8 +97,39 @@ enum Heard<T> {
     Nothing,
 }
 
-fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child, within: Duration) -> Heard<T> {
-    let Some(stdout) = child.stdout.take() else { return Heard::End };
+/// Starts a process that is nobody's child here, and what comes from its standard output.
+///
+/// # Errors
+/// When there can be no more processes, or the program cannot be started.
+fn spawn_orphan(mut command: Command) -> io::Result<(Process, ChildStdout)> {
+    let (mut told, tell) = io::pipe()?;
+    let leave_parent = move || {
+        // SAFETY: without flags it is fork(2); neither of both uses what belongs to the threads of the process before.
+        let forked = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        match u32::try_from(forked) {
+            Ok(0) => Ok(()),
+            Ok(pid) => {
+                let is_told = rustix::io::write(&tell, &pid.to_ne_bytes()).is_ok();
+                // SAFETY: it ends this process, and runs nothing that others have left to be run at the end.
+                unsafe { libc::_exit(i32::from(!is_told)) }
+            }
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: runs between fork and exec, where only what is safe in a signal handler may be called: a clone(2), a write(2) and an
+    // _exit(2).
+    unsafe { command.pre_exec(leave_parent) };
+    let mut parent = command.stdout(Stdio::piped()).spawn()?;
+    // It has an end of the pipe.
+    drop(command);
+    parent.wait()?;
+    let mut pid = [0; size_of::<u32>()];
+    told.read_exact(&mut pid)?;
+    let stdout = parent.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    Ok((Process::of(u32::from_ne_bytes(pid)), stdout))
+}
+
+fn hear<T: DeserializeOwned + Send + 'static>(stdout: ChildStdout, within: Duration) -> Heard<T> {
     let (tell, told) = mpsc::channel();
     // Reading has no deadline, a channel has. The thread ends with the child's end of the pipe.
     std::thread::spawn(move || {
@@ -114,15 +144,12 @@ fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child, within: Duratio
     }
 }
 
-/// Ends a child that did not become ready: it may unmount first, but not for ever. How it ended.
-fn end(child: &mut Child) -> std::io::Result<ExitStatus> {
-    if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+/// Ends a child that did not become ready: it may unmount first, but not for ever.
+fn end(child: &Process) {
+    child.ask_to_end();
+    if !child.wait_for_end(END_WITHIN) {
+        child.kill();
     }
-    if !process::wait_for_end(child.id(), END_WITHIN) {
-        let _ = child.kill();
-    }
-    child.wait()
 }
 
 /// The file that a child logs to.
@@ -211,10 +238,33 @@ mod tests {
     fn what_a_library_prints_is_not_the_word_that_is_waited_for() {
         let script = "echo 'a warning of a library'; echo '{\"Ready\":7}'; exec sleep 600";
         let mut command = Command::new("sh");
-        let mut child = command.arg("-c").arg(script).stdout(Stdio::piped()).spawn().unwrap();
-        let heard = hear::<u32>(&mut child, READY_WITHIN);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        command.arg("-c").arg(script);
+        let (child, stdout) = spawn_orphan(command).unwrap();
+        let heard = hear::<u32>(stdout, READY_WITHIN);
+        child.kill();
         assert!(matches!(heard, Heard::Word(Word::Ready(7))));
+        assert!(child.wait_for_end(END_WITHIN));
+    }
+
+    #[test]
+    fn a_process_in_the_background_is_nobodys_child_from_the_start() {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg("echo \"{\\\"Ready\\\":[$$,$PPID]}\"; exec sleep 600");
+        let (child, stdout) = spawn_orphan(command).unwrap();
+        let Heard::Word(Word::Ready([pid, parent])) = hear::<[u32; 2]>(stdout, READY_WITHIN) else {
+            child.kill();
+            panic!("it does not say which process it is");
+        };
+        assert_ne!(parent, std::process::id());
+        let itself = Process::of(pid);
+        assert!(!itself.wait_for_end(Duration::ZERO));
+        child.kill();
+        assert!(itself.wait_for_end(END_WITHIN) && child.wait_for_end(END_WITHIN));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error_of_whoever_starts_it() {
+        let error = spawn_orphan(Command::new("/nowhere/forebay")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }
