@@ -108,7 +108,7 @@ pub(super) mod http_hosts {
         while !input.is_empty() && lines.len() < MAX {
             lines.push((input.u8(), input.piece()));
         }
-        hosts(flags & 1 == 0, if uri.is_empty() { "/" } else { &*uri }, &lines);
+        hosts(flags & 1 == 0, if uri.is_empty() { "/" } else { &uri }, &lines);
     }
 
     pub(crate) fn seeds() -> Vec<Seed> {

@@ -84,7 +84,7 @@ pub(super) mod ucx_answers {
             if what & 7 != 5 {
                 header[16..20].copy_from_slice(&announced.unwrap_or(data.len() as u32).to_le_bytes());
             }
-            drop(crate::seal::reply(&mut header));
+            let _ = crate::seal::reply(&mut header);
         }
         if what & SHOWS_THE_PASS != 0
             && let Some(whole) = header.first_chunk_mut::<HEADER_LEN>()
