@@ -172,7 +172,7 @@ impl Report {
             };
             targets.row(vec![what.clone(), goal.clone(), measured.clone(), met.to_owned()]);
         }
-        let text = "Resident memory. Flat: no more than 5 %, or 32 MiB if that is more, is added after the first round; while writing, 128 MiB on top \
+        let text = "Resident memory. Flat: no more than 5 %, or 32 MiB if that is more, is added after the warm-up; while writing, 128 MiB on top \
              for parts on their way (`write.memory`).";
         let header = ["process", "after the warm-up", "most", "at the end", "flat"];
         let mut memory = Table::new("Memory", text.to_owned(), &header);
