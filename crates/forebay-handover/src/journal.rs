@@ -26,6 +26,8 @@ const HEADER: usize = 8;
 const MAX_RECORD: usize = 16 << 20;
 /// How far slots may lie apart that are in use: as many as a table has.
 const MAX_SLOTS: u32 = 1 << 26;
+/// Slots in use that no record tells of, at most: each is of a thread that has taken one and not written it down yet.
+const UNTOLD: u32 = 1 << 16;
 
 /// What something is from now on. The place of its inode in a handle has no meaning here: the number of the inode is said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,8 +174,19 @@ struct Replayed {
     files: BTreeMap<u64, (u64, FileHandle)>,
     directories: BTreeMap<u64, (u64, DirectoryHandle)>,
     virtual_files: BTreeMap<u64, VirtualHandle>,
-    /// The latest serial numbers that were given: of files, directories, and files that are in no origin.
-    serials: [u32; 3],
+    /// What handles were called: of files, directories, and files that are in no origin.
+    given: [Given; 3],
+}
+
+/// What handles of a table were called.
+#[derive(Clone, Copy)]
+struct Given {
+    /// The latest serial number.
+    serial: u32,
+    /// Slots that were in use: all before this one. They go on being counted when all of them are free, as the table does.
+    slots: u32,
+    /// How many that can be: each handle that was given took one more at most.
+    most: u32,
 }
 
 impl Replayed {
@@ -185,7 +198,7 @@ impl Replayed {
         let files = std::mem::take(&mut state.files);
         let directories = std::mem::take(&mut state.directories);
         let virtual_files = std::mem::take(&mut state.virtual_files);
-        let serials = [files.numbers.serial, directories.numbers.serial, virtual_files.numbers.serial];
+        let given = [Given::before(&files), Given::before(&directories), Given::before(&virtual_files)];
         let files = files.open.into_iter().map(|(handle, file)| Ok((handle, (number(file.inode)?, file))));
         let files = files.collect::<Result<_, Nonsense>>()?;
         let of_directory = |(handle, directory): (u64, DirectoryHandle)| {
@@ -203,7 +216,7 @@ impl Replayed {
             }
         }
         let inodes = by_number;
-        Ok(Self { state, inodes, names, files, directories, virtual_files, serials })
+        Ok(Self { state, inodes, names, files, directories, virtual_files, given })
     }
 
     fn take(&mut self, record: Record) {
@@ -255,14 +268,9 @@ impl Replayed {
         }
     }
 
-    /// A handle was given: later ones have later serial numbers, which begin anew after four billions.
     fn given(&mut self, table: usize, handle: u64) {
-        if let Some(latest) = self.serials.get_mut(table) {
-            // The upper half.
-            let serial = (handle >> 32) as u32;
-            if serial.wrapping_sub(*latest) < u32::MAX / 2 {
-                *latest = serial;
-            }
+        if let Some(given) = self.given.get_mut(table) {
+            given.take(handle);
         }
     }
 
@@ -288,14 +296,14 @@ impl Replayed {
             let open = opened(inode.open, counts.get(&ino).copied().unwrap_or_default());
             HeldInode { open, ..inode }
         });
-        let [of_files, of_directories, of_virtual] = self.serials;
+        let [of_files, of_directories, of_virtual] = self.given;
         let state = State {
             inodes: inodes.collect(),
             names,
             suspects,
-            files: numbered(files, of_files)?,
-            directories: numbered(directories, of_directories)?,
-            virtual_files: numbered(self.virtual_files.into_iter().collect(), of_virtual)?,
+            files: of_files.numbered(files)?,
+            directories: of_directories.numbered(directories)?,
+            virtual_files: of_virtual.numbered(self.virtual_files.into_iter().collect())?,
             ..self.state
         };
         state.check()?;
@@ -334,14 +342,33 @@ fn opened(before: Open, count: u32) -> Open {
     }
 }
 
-/// These handles, and the slots between them, which are free.
-fn numbered<T>(open: Vec<(u64, T)>, serial: u32) -> Result<Handles<T>, Nonsense> {
-    // The lower half is the slot.
-    let slots: BTreeSet<u32> = open.iter().map(|(handle, _)| *handle as u32).collect();
-    let end = slots.last().map_or(0, |last| last.saturating_add(1));
-    if end > MAX_SLOTS || slots.len() != open.len() {
-        return Err(Nonsense::Slots);
+impl Given {
+    fn before<T>(handles: &Handles<T>) -> Self {
+        let slots = u32::try_from(handles.open.len() + handles.numbers.freed.len()).unwrap_or(u32::MAX);
+        Self { serial: handles.numbers.serial, slots, most: slots.saturating_add(UNTOLD) }
     }
-    let freed = (0..end).filter(|slot| !slots.contains(slot)).collect();
-    Ok(Handles { open, numbers: HandleNumbers { freed, serial } })
+
+    /// A handle was given: later ones have later serial numbers, which begin anew after four billions.
+    fn take(&mut self, handle: u64) {
+        // The upper half is the serial number, the lower one the slot.
+        let (serial, slot) = ((handle >> 32) as u32, handle as u32);
+        if serial.wrapping_sub(self.serial) < u32::MAX / 2 {
+            self.serial = serial;
+        }
+        self.slots = self.slots.max(slot.saturating_add(1));
+        self.most = self.most.saturating_add(1);
+    }
+
+    /// These handles, and the other slots, which are free.
+    fn numbered<T>(self, open: Vec<(u64, T)>) -> Result<Handles<T>, Nonsense> {
+        // The lower half is the slot.
+        let in_use: BTreeSet<u32> = open.iter().map(|(handle, _)| *handle as u32).collect();
+        let end = in_use.last().map_or(0, |last| last.saturating_add(1)).max(self.slots);
+        // Without the first of these, one record costs memory for all the slots before its own.
+        if end > self.most || end > MAX_SLOTS || in_use.len() != open.len() {
+            return Err(Nonsense::Slots);
+        }
+        let freed = (0..end).filter(|slot| !in_use.contains(slot)).collect();
+        Ok(Handles { open, numbers: HandleNumbers { freed, serial: self.serial } })
+    }
 }

@@ -69,6 +69,24 @@ fn records_of_another_state_are_refused() {
 }
 
 #[test]
+fn no_record_makes_more_slots_than_can_have_been_in_use() {
+    let opened = |slot: u64| Record::File { handle: 1 << 32 | slot, ino: 101, file: file() };
+    let after = |state: State, slot: u64| replay(state, &journal(&[Record::Inode(inode(1, 1)), opened(slot)]));
+    assert_eq!(after(empty(), 1 << 25), Err(Nonsense::Slots), "128 MiB of free ones");
+    // As of many threads at once, the last of which came first to its record.
+    assert_eq!(after(empty(), 1000).unwrap().files.numbers.freed.len(), 1000);
+
+    // Many were open at once, and one of them is: a state that is made of the journal says so, and what comes then is believed.
+    let log = |handle: u64| Record::Virtual { handle, file: VirtualHandle::Log };
+    let many: Vec<Record> = (0..100_000).map(log).collect();
+    let closed: Vec<Record> = (1..100_000).map(|handle| Record::VirtualClosed { handle }).collect();
+    let state = replay(empty(), &[journal(&many), journal(&closed)].concat()).unwrap();
+    assert_eq!((state.virtual_files.open.len(), state.virtual_files.numbers.freed.len()), (1, 99_999));
+    let state = replay(state, &journal(&[log(1 << 32 | 99_999)])).unwrap();
+    assert_eq!((state.virtual_files.open.len(), state.virtual_files.numbers.freed.len()), (2, 99_998));
+}
+
+#[test]
 fn a_handle_on_what_the_kernel_had_forgotten_was_never_told_to_it() {
     let records = [
         Record::File { handle: 1 << 32, ino: 999, file: file() },

@@ -86,6 +86,8 @@ pub(super) mod handover_journal {
 
     /// Most records.
     const RECORDS: usize = 64;
+    /// Most free slots that they can lead to: all threads of a process may have taken one before.
+    const MAX_FREED: usize = (1 << 16) + RECORDS;
     /// What stands for the root.
     const ROOT: u8 = 0xff;
     /// Inodes with this bit are directories.
@@ -101,6 +103,8 @@ pub(super) mod handover_journal {
         let whole = records.concat();
         if let Ok(state) = replay(empty(), &whole) {
             makes_sense(&state);
+            let freed = [&state.files.numbers, &state.directories.numbers, &state.virtual_files.numbers];
+            assert!(freed.iter().all(|numbers| numbers.freed.len() <= MAX_FREED), "slots that were never in use");
             let recovered = recover(empty(), &whole).expect("it was read");
             makes_sense(&recovered);
             assert!(recovered.names.iter().all(|named| !recovered.inodes[named.inode as usize].lost));
@@ -120,7 +124,7 @@ pub(super) mod handover_journal {
     fn record(input: &mut Input<'_>) -> Record {
         let (kind, which, number) = (input.u8(), input.u8(), input.u16());
         let ino = ino(which);
-        let handle = u64::from(number >> 8) << 32 | u64::from(number & 0xff);
+        let handle = u64::from(number >> 8) << 32 | u64::from(slot(number as u8));
         match kind % 12 {
             0 => Record::Inode(inode(which, number)),
             1 => Record::Lookups { ino, lookups: number.into() },
@@ -144,6 +148,11 @@ pub(super) mod handover_journal {
                 Record::Listed { handle, page: None, marks, created: Vec::new() }
             }
         }
+    }
+
+    /// Small ones, and those at powers of two.
+    fn slot(number: u8) -> u32 {
+        if number < 0x80 { number.into() } else { (1u32 << (number & 0x1f)) - u32::from(number >> 5 & 1) }
     }
 
     fn ino(which: u8) -> u64 {
@@ -181,6 +190,8 @@ pub(super) mod handover_journal {
         let open = record(record(held.clone(), 5, 1, 0x0100), 1, 1, 5);
         let closed = record(record(open.clone(), 6, 1, 0x0100), 2, 1, 0);
         let listed = record(record(record(start(0, 4), 7, ROOT, 0x0101), 11, 4, 0x0101), 11, 5, 0x0101);
+        let far_off = record(held.clone(), 5, 1, 0x0199);
+        let many = record(held.clone(), 5, 1, 0x0190);
         let twice = record(record(held.clone(), 5, 1, 0x0100), 5, 1, 0x0200);
         vec![
             ("held", held.done()),
@@ -188,6 +199,8 @@ pub(super) mod handover_journal {
             ("closed", closed.done()),
             ("listed", listed.done()),
             ("a_slot_twice", twice.done()),
+            ("a_slot_far_off", far_off.done()),
+            ("many_slots", many.done()),
             ("lost", record(record(start(1, 0), 0, 2, 32 | 1), 3, 2, 2).done()),
             ("passed", record(record(start(1, 0), 0, 2, 128 | 8 | 1), 5, 2, 0).done()),
             ("virtual", record(record(start(1, 1), 9, 0, 0x0100), 10, 0, 0x0100).done()),
