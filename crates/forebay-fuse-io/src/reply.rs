@@ -145,11 +145,13 @@ impl<'a> Request<'a> {
     }
 
     /// The same, with the data of a WRITE: a copy, or the channel's memory itself. Then the answer goes out when both the data are
-    /// dropped and the reply is sent. No bytes for other operations.
+    /// dropped and the reply is sent. No bytes for any other request.
     #[must_use]
     pub fn keep_bytes(mut self) -> (Reply, HeldBytes) {
         let unique = self.header.unique;
-        if let Some(Way::Ring(_)) = self.now.way
+        let is_write = matches!(self.operation(), Ok(Operation::Write { .. }));
+        if is_write
+            && let Some(Way::Ring(_)) = self.now.way
             && let Some(Way::Ring(entry)) = self.now.way.take()
         {
             let (kept, bytes) = entry.keep_bytes();

@@ -135,6 +135,8 @@ pub(super) mod fuse_rings {
         let lent = comes(start(1), 0, opcode::READ, LENT, 0, &read);
         let too_late = later(later(later(lent.clone(), ERROR, 5), FILLED, 0), LET_GO, 0);
         let held = comes(start(1), 1, opcode::WRITE, KEPT_BYTES, 0, &write);
+        let with_bytes = [&read[..], b"bytes"].concat();
+        let nothing_to_hold = comes(start(1), 1, opcode::READ, KEPT_BYTES, 0, &with_bytes);
         let kept = comes(comes(start(3), 0, opcode::READ, KEPT, 0, &read), 4, opcode::READ, KEPT, 0, &read);
         let lies = start(4).u8(0x10).u8(0).u8(opcode::WRITE as u8).u8(9).u8(KEPT_BYTES).u16(0).u32(u32::MAX);
         let without_number = start(0).u8(0).u8(0).u8(opcode::READ as u8).u8(0).u8(DATA).u16(9).piece(&read);
@@ -147,6 +149,7 @@ pub(super) mod fuse_rings {
             ("lent", later(lent, FILLED, 4096).done()),
             ("lent_for_too_long", too_late.done()),
             ("held", later(later(held.clone(), DATA, 8), LET_GO, 0).done()),
+            ("nothing_to_hold", later(later(nothing_to_hold, DATA, 8), LET_GO, 0).done()),
             ("held_and_dropped", later(later(held, DROP, 0), LET_GO, 0).done()),
             ("kept", later(later(kept.clone(), DATA, 4096), ERROR, 2).done()),
             ("kept_to_the_end", kept.clone().u8(0x87).done()),

@@ -386,10 +386,12 @@ impl Dispatch for Served {
             state.wrong = Some("a request comes that the kernel did not send".to_owned());
             return;
         };
-        if let Ok(Operation::Write { data, .. }) = request.operation()
-            && !state.seen[entry].is_brought(data)
-        {
-            state.wrong = Some("what is to be written is not what came".to_owned());
+        let mut is_write = false;
+        if let Ok(Operation::Write { data, .. }) = request.operation() {
+            is_write = true;
+            if !state.seen[entry].is_brought(data) {
+                state.wrong = Some("what is to be written is not what came".to_owned());
+            }
         }
         let (mut held, mut lent) = (None, None);
         let reply = match how {
@@ -423,11 +425,13 @@ impl Dispatch for Served {
             How::Kept => request.keep(),
             How::KeptBytes => {
                 let (reply, bytes) = request.keep_bytes();
-                if !state.seen[entry].is_brought(&bytes) {
-                    state.wrong = Some("what is kept is not what came".to_owned());
+                let is_right = if is_write { state.seen[entry].is_brought(&bytes) } else { bytes.is_empty() };
+                if !is_right {
+                    state.wrong = Some("what is kept is not what came to be written".to_owned());
                 }
                 let before = bytes.to_vec();
-                held = Some((bytes, before));
+                // Of anything else nothing is held.
+                held = is_write.then_some((bytes, before));
                 reply
             }
             How::Lent => {

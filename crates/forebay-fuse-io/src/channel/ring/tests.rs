@@ -214,6 +214,20 @@ fn an_answer_waits_for_those_who_read_what_is_written() {
 }
 
 #[test]
+fn what_is_no_write_brings_no_bytes_and_its_answer_waits_for_nobody() {
+    let mut mount = Mount::new();
+    let too_long = Fields::default().u64(7).u64(0).u32(6).u32(0).u64(0).u32(0).u32(0).0;
+    for (opcode, head) in [(READ, vec![0; 40]), (WRITE, too_long)] {
+        let (unique, reply, data) = mount.ask(opcode, &head, b"bytes");
+        assert!(data.is_empty(), "the payload of operation {opcode}");
+        reply.error(Errno::EINVAL);
+        assert_eq!(mount.kernel.reply(unique), Answered::error(libc::EINVAL));
+        drop(data);
+    }
+    mount.end();
+}
+
+#[test]
 fn a_longer_answer_than_the_kernel_has_room_for_is_an_error() {
     let mut mount = Mount::new();
     let (unique, reply) = mount.read();
