@@ -1,14 +1,17 @@
-//! What a fuzzer asks of the endpoint before anything is looked up: requests, keys, tokens, tags of parts, hosts, and bodies in chunks.
+//! What a fuzzer asks of the endpoint before anything is looked up: requests, keys, tokens, tags of parts, hosts, and bodies in chunks;
+//! and what it writes into the file of those who may ask.
 //!
 //! The library that checks signatures takes requests apart in its own way. What it reads is read here once more, as it does that, since
 //! what is asked of a request holds for the library's reading, and ours alone is worth nothing.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use bytes::Bytes;
-use forebay_types::FsPath;
+use forebay_identity::Scope;
+use forebay_types::{FsPath, Role};
 use percent_encoding::percent_decode_str;
 use s3s::host::S3Host as _;
 
@@ -17,12 +20,15 @@ use crate::chunks::{ChunkError, Chunks, MAX_SIGNED};
 use crate::etag::PartTag;
 use crate::gate;
 use crate::hosts::Domains;
+use crate::keyring::keys;
 use crate::listing::{key_of_token, token};
 
 /// The header that says what a body is. A URL that is signed does not hold it.
 const OF_BODY: &str = "x-amz-content-sha256";
 /// The longest that a signed URL is good.
 const WEEK_SECONDS: u64 = 7 * 24 * 3600;
+/// Characters that a secret has at least.
+const SECRET: usize = 32;
 /// Digits of the size of a chunk that the library reads.
 const DIGITS: usize = 8;
 
@@ -162,6 +168,41 @@ pub fn host(domains: &[&str], host: &str) {
     let domain = rest.map(|rest| rest.rsplit_once(':').map_or(rest, |(name, _)| name));
     let is_known = domain.is_some_and(|domain| domains.iter().any(|known| known.eq_ignore_ascii_case(domain)));
     assert!(is_known && !bucket.is_empty(), "{bucket:?} of {host:?}");
+}
+
+/// A file of keys says this.
+///
+/// # Panics
+/// When a key is not read again as it was, or one is left out; when anything shows a secret, or a refusal is more than a line of a log.
+pub fn key_file(text: &str) {
+    let (path, scope) = (Path::new("keys"), Scope::new("forebay", "prod"));
+    let scope = scope.unwrap_or_else(|error| unreachable!("{error}"));
+    let known = match keys(text, path, &scope) {
+        Ok(known) => known,
+        Err(refusal) => {
+            let told = refusal.to_string();
+            assert!(!told.contains(char::is_control), "{told:?}");
+            // No word of ours is so long.
+            let mut long = text.split_whitespace().filter(|word| word.len() >= SECRET);
+            return assert!(!long.any(|word| told.contains(word)), "{told:?}");
+        }
+    };
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    assert_eq!(lines.count(), known.len());
+    let mut written = String::new();
+    for (access, key) in &known {
+        let (role, name, secret) = (key.identity.role(), key.identity.name(), key.secret.as_str());
+        assert!(matches!(role, Role::Reader | Role::Writer | Role::Admin), "{role}");
+        let may_be_shown = name.contains(secret.trim_matches(|letter: char| matches!(letter, '"' | ',')));
+        assert!(secret.len() >= SECRET && (may_be_shown || !format!("{key:?}").contains(secret)));
+        written += &format!("{access} {secret} {role} {name}\n");
+    }
+    let again = keys(&written, path, &scope).unwrap_or_else(|error| unreachable!("{error}"));
+    assert_eq!(again.len(), known.len());
+    let is_same = known.iter().all(|(access, key)| {
+        again.get(access).is_some_and(|again| again.identity == key.identity && again.secret == key.secret)
+    });
+    assert!(is_same, "another key is read again");
 }
 
 /// A body in chunks comes, in pieces that end at these places.

@@ -157,7 +157,11 @@ fn signs(role: Role) -> bool {
 }
 
 fn read(path: &Path, scope: &Scope) -> Result<Keys, KeyringError> {
-    let text = read_secret(path)?;
+    keys(&read_secret(path)?, path, scope)
+}
+
+/// The keys of the file at `path`, which says `text`.
+pub(crate) fn keys(text: &str, path: &Path, scope: &Scope) -> Result<Keys, KeyringError> {
     let mut keys = Keys::new();
     for (line, text) in (1..).zip(text.lines().map(str::trim)) {
         if text.is_empty() || text.starts_with('#') {
@@ -185,7 +189,9 @@ fn parse(line: &str, scope: &Scope) -> Result<(String, S3Key), String> {
     }
     let role = role.parse::<Role>().ok().filter(|role| signs(*role));
     let role = role.ok_or("its role is none of reader, writer and admin")?;
-    let identity = scope.identity(role, name).map_err(|error| error.to_string())?;
+    // The error would show it.
+    let identity = scope.identity(role, name);
+    let identity = identity.map_err(|_| "its name is no name: letters, digits, `.`, `-` and `_`, at most 64")?;
     Ok((access.to_owned(), S3Key { secret: Zeroizing::new(secret.to_owned()), identity }))
 }
 
@@ -249,6 +255,7 @@ mod tests {
             (format!("KEY {SECRET} worker a"), "its role"),
             (format!("KEY {SECRET} nobody a"), "its role"),
             (format!("KEY {SECRET} reader a/b"), "no name"),
+            (format!("KEY {} reader {SECRET}/+", "team-a".repeat(6)), "no name"),
             (format!("KEY {SECRET} reader a\nKEY {SECRET} writer b"), "another key"),
         ] {
             let refused = Keyring::open(file(&format!("# remark\n\n{line}\n"), 0o600).path(), scope()).unwrap_err();

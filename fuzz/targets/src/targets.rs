@@ -107,6 +107,7 @@ targets![
     s3::s3_gate,
     s3::s3_names,
     s3::s3_chunks,
+    s3::s3_keys,
     csi::csi_volumes,
     origin::s3_answers,
     benchmark::benchmark_records,

@@ -1,6 +1,6 @@
 //! What clients of the S3 endpoint send before it is known who they are and what there is.
 
-use forebay_s3::fuzzing::{chunks, continuation, host, key, part, request};
+use forebay_s3::fuzzing::{chunks, continuation, host, key, key_file, part, request};
 
 use crate::input::{Input, Output};
 use crate::targets::Seed;
@@ -142,6 +142,30 @@ pub(super) mod s3_names {
             ("tag_with_a_line_break", tag("pa\nb.7")),
             ("host", host.clone().bytes("data.S3.Example.Org:9000").done()),
             ("domain", host.bytes("s3.example.org").done()),
+        ]
+    }
+}
+
+pub(super) mod s3_keys {
+    use super::*;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        if let Ok(text) = str::from_utf8(bytes) {
+            key_file(text);
+        }
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let secret = "0123456789abcdef".repeat(2);
+        let seed = |text: String| text.into_bytes();
+        vec![
+            ("keys", seed(format!("# of team-a\n\nFBKEY {secret} reader team-a\r\n  FB.2 {secret}+/= admin b\n"))),
+            ("twice", seed(format!("KEY {secret} reader a\nKEY {secret} writer b\n"))),
+            ("no_signer", seed(format!("KEY {secret} worker w1"))),
+            ("short", seed("KEY secret reader a".to_owned())),
+            ("a_secret_as_a_name", seed(format!("KEY {} reader {secret}/+", "team-a".repeat(6)))),
+            ("five_words", seed(format!("KEY {secret} reader a b"))),
+            ("nothing", seed("# none\n".to_owned())),
         ]
     }
 }
