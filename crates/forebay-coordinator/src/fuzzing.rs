@@ -1,4 +1,5 @@
-//! What a fuzzer feeds to the REST interface: requests as they are after HTTP's own reading, which is the library's.
+//! What a fuzzer feeds to the REST interface: requests as they are after HTTP's own reading, which is the library's; and index files of
+//! jobs.
 
 use std::sync::Arc;
 
@@ -10,11 +11,13 @@ use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
 use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
 use forebay_locks::Mutex;
 use forebay_state::StateStore;
+use forebay_types::FsPath;
 use serde_json::Value;
 use tokio::sync::watch;
 use tower_service::Service as _;
 
 use crate::fake::FakeCache;
+use crate::jobs::{Line, Lines};
 use crate::leader::PlainConnector;
 use crate::service::{ClusterView, Service};
 use crate::{api, series::Series};
@@ -83,5 +86,55 @@ impl Rest {
         for entry in stored(POLICIES).await {
             assert!(PolicyRecord::decode(&entry.value).is_ok(), "{entry:?}");
         }
+    }
+}
+
+/// An index file of a job says `text`, and is read in pieces of these sizes, over and over. A coordinator goes on behind one of its lines.
+///
+/// # Panics
+/// When it has other lines in pieces than as a whole, or from there on; when a line is another path than it says, or what is said of one is
+/// more than a line.
+pub fn index_file(index: &FsPath, text: &[u8], sizes: &[usize], behind: usize) {
+    let whole = index_lines(index, text, &[], 0);
+    assert_eq!(index_lines(index, text, sizes, 0), whole);
+    if let Some(line) = whole.get(behind) {
+        assert_eq!(index_lines(index, text, sizes, line.end), whole[behind + 1..]);
+    }
+    let mut before = 0;
+    for line in &whole {
+        assert!(line.end > before && line.end <= text.len() as u64);
+        before = line.end;
+        let read = &text[..line.end as usize];
+        assert!(read.ends_with(b"\n") || read.len() == text.len());
+        let read = read.strip_suffix(b"\n").unwrap_or(read);
+        let start = read.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let said = &read[start..];
+        let said = said.strip_suffix(b"\r").unwrap_or(said);
+        assert!(!said.is_empty() && !said.starts_with(b"#"));
+        match &line.path {
+            Ok(path) if said.starts_with(b"/") => assert_eq!(FsPath::new(said).as_ref(), Ok(path)),
+            Ok(path) => {
+                let names = said.strip_suffix(b"/").unwrap_or(said);
+                assert_eq!(path.relative_to(&index.parent()), Some(names));
+            }
+            Err((at, failure)) => {
+                assert!(at == index && !failure.message().contains(char::is_control), "{failure:?}");
+            }
+        }
+    }
+}
+
+/// The lines from byte `from` on.
+fn index_lines(index: &FsPath, text: &[u8], sizes: &[usize], from: u64) -> Vec<Line> {
+    let mut lines = Lines::new(index, text.len() as u64, from);
+    let (mut found, mut sizes) = (Vec::new(), sizes.iter().cycle());
+    loop {
+        while let Some(line) = lines.next() {
+            found.push(line);
+        }
+        let Some(at) = lines.wants() else { return found };
+        let rest = text.get(at as usize..).unwrap_or_default();
+        let size = sizes.next().map_or(rest.len(), |size| (*size).clamp(1, rest.len()));
+        lines.give(Bytes::copy_from_slice(&rest[..size]));
     }
 }

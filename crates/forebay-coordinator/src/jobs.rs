@@ -21,6 +21,8 @@ mod window;
 pub use counts::{Cause, Failures, FileCounts};
 pub(crate) use delivery::Absences;
 pub use delivery::{Delivery, Missing};
+#[cfg(feature = "fuzzing")]
+pub(crate) use index::{Line, Lines};
 pub use job::{Answer, Job, Limits, Question, QuestionId, Step};
 pub use rate::Speed;
 pub use record::JobRecord;

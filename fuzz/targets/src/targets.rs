@@ -97,6 +97,7 @@ targets![
     staging::staging_journal,
     records::cluster_records,
     records::jobs,
+    records::job_index,
     settings::config,
     settings::quantities,
     settings::listed_workers,

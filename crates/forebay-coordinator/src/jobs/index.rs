@@ -8,16 +8,16 @@ const MAX_LINE: usize = 8 << 10;
 
 /// A line that names something.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// Where the next line starts, in bytes from the start of the file.
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// What it names, or why it names nothing.
-    pub(super) path: Result<FsPath, (FsPath, Failure)>,
+    pub(crate) path: Result<FsPath, (FsPath, Failure)>,
 }
 
 /// Cuts bytes into lines. Holds one piece of the file and one line.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     /// Relative paths start here.
     base: FsPath,
     /// The index file, for messages.
@@ -34,22 +34,22 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(index: &FsPath, size: u64, at: u64) -> Self {
+    pub(crate) fn new(index: &FsPath, size: u64, at: u64) -> Self {
         let (piece, partial) = (Bytes::new(), Vec::new());
         Self { base: index.parent(), index: index.clone(), size, piece, partial, partial_length: 0, at }
     }
 
     /// Where to read on; `None` while lines are left in what was read, and at the end.
-    pub(super) fn wants(&self) -> Option<u64> {
+    pub(crate) fn wants(&self) -> Option<u64> {
         (self.piece.is_empty() && self.at < self.size).then_some(self.at)
     }
 
-    pub(super) fn give(&mut self, piece: Bytes) {
+    pub(crate) fn give(&mut self, piece: Bytes) {
         self.piece = piece;
     }
 
     /// The next line that names something, if it is in what was read.
-    pub(super) fn next(&mut self) -> Option<Line> {
+    pub(crate) fn next(&mut self) -> Option<Line> {
         loop {
             let end = self.piece.iter().position(|byte| *byte == b'\n');
             let taken = self.piece.split_to(end.map_or(self.piece.len(), |end| end + 1));
@@ -76,7 +76,8 @@ impl Lines {
         }
         let bad = |reason: String| {
             let message = format!("a line of the index file that ends at byte {} names no path: {reason}", self.at);
-            Some(Err((self.index.clone(), Failure::new(FailureKind::InvalidArgument, message))))
+            // It says what stands there, which may be anything.
+            Some(Err((self.index.clone(), Failure::of_peer(FailureKind::InvalidArgument, message.as_bytes()))))
         };
         if length > MAX_LINE as u64 {
             return bad(format!("it has {length} bytes"));
@@ -126,6 +127,13 @@ mod tests {
         let found = lines(&text, 1000, 0);
         assert!(found[0].path.as_ref().is_err_and(|(_, failure)| failure.message().contains("100000 bytes")));
         assert_eq!(found[1].path, Ok(FsPath::new("/ok").unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_path_is_told_in_one_line_and_controls_no_terminal() {
+        let found = lines(b"a/../\x1b[2J\x07\n", 100, 0);
+        let (_, failure) = found[0].path.as_ref().unwrap_err();
+        assert!(!failure.message().contains(char::is_control) && failure.message().contains("[2J"), "{failure}");
     }
 
     proptest! {

@@ -168,3 +168,33 @@ pub(super) mod jobs {
         ]
     }
 }
+
+pub(super) mod job_index {
+    use super::*;
+    use forebay_coordinator::fuzzing::index_file;
+
+    /// A line that begins with so many bytes is too long for a path.
+    const LONG: usize = 9000;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let mut input = Input::new(bytes);
+        let (flags, behind) = (input.u8(), input.u8());
+        let sizes: Vec<usize> = (0..flags >> 4).map(|_| usize::from(input.u8())).collect();
+        let index = if flags & 1 == 0 { "/s3/lists/a.txt" } else { "/a.txt" };
+        let index = FsPath::new(index).expect("it is a path");
+        let begins = vec![b'x'; if flags & 2 == 0 { 0 } else { LONG }];
+        index_file(&index, &[&begins[..], input.rest()].concat(), &sizes, behind.into());
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let seed = |flags: u8, behind: u8, sizes: &[u8], text: &str| {
+            Output::default().u8(flags | (sizes.len() as u8) << 4).u8(behind).bytes(sizes).bytes(text).done()
+        };
+        vec![
+            ("paths", seed(0, 1, &[5, 1], "/s3/x\r\n\n# no\nb/c\n../d\nlast")),
+            ("beside_the_root", seed(1, 0, &[3], "a/\n/\n//\nb")),
+            ("too_long", seed(2, 0, &[200], "\nok\n")),
+            ("codes", seed(0, 0, &[], "a/../\u{1b}[2J\n\r\r\n")),
+        ]
+    }
+}
