@@ -21,6 +21,8 @@
 mod encoding;
 mod exchange;
 mod fields;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod giving;
 mod identity;
 mod journal;

@@ -198,6 +198,15 @@ impl Wire {
     }
 }
 
+/// For those who play the other process.
+#[cfg(feature = "fuzzing")]
+impl Wire {
+    /// What comes before a message of this length, with which come so many descriptors.
+    pub(crate) fn header(&self, length: u32, descriptors: u16) -> [u8; HEADER] {
+        Header { length, protocol: self.protocol, descriptors }.encode()
+    }
+}
+
 fn gone(errno: rustix::io::Errno) -> WireError {
     ended(errno.into())
 }

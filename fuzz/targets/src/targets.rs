@@ -11,6 +11,7 @@ mod handover;
 mod handshake;
 mod http;
 mod identity;
+mod kept;
 mod messages;
 mod mount;
 mod origin;
@@ -89,6 +90,8 @@ targets![
     mount::fuse_mount,
     handover::handover_state,
     handover::handover_journal,
+    kept::kept_memory,
+    kept::keeper_messages,
     slabs::slab_pages,
     slabs::slab_recovery,
     files::local_record,

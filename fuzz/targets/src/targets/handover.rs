@@ -10,7 +10,7 @@ use crate::input::{Input, Output};
 use crate::targets::Seed;
 
 /// A mount of which the kernel knows nothing but its root.
-fn empty() -> State {
+pub(super) fn empty() -> State {
     let agreed = Agreed {
         kernel: (7, 45),
         capabilities: 0,
@@ -45,7 +45,7 @@ fn empty() -> State {
 }
 
 /// A state that was read can be restored, and is written as what it was.
-fn makes_sense(state: &State) {
+pub(super) fn makes_sense(state: &State) {
     assert_eq!(state.check(), Ok(()));
     let written = encode(state).expect("it makes sense");
     assert_eq!(decode(&written).expect("it was written"), *state);
