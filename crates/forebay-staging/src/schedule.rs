@@ -10,7 +10,9 @@ use std::ops::Range;
 use crate::MAX_PART;
 
 /// The last part of a step, and how many times the first size its parts have.
-const STEPS: [(u32, u64); 3] = [(2_000, 1), (5_000, 4), (10_000, 8)];
+const STEPS: [(u32, u64); 3] = [(2_000, 1), (5_000, 4), (MAX_PARTS, 8)];
+/// Most parts of a file.
+const MAX_PARTS: u32 = 10_000;
 
 /// The ranges of all parts that a file can have. Parts count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +34,11 @@ impl Schedule {
         Self { steps: STEPS.into_iter().map(step).collect() }
     }
 
-    /// So many parts of each of these sizes; `None` where a part would be empty or too large, or there would be none.
+    /// So many parts of each of these sizes; `None` where a part would be empty or too large, or there would be none or too many.
     pub(crate) fn of_steps(steps: &[(u32, u64)]) -> Option<Self> {
         let possible = |&(parts, size): &(u32, u64)| parts > 0 && (1..=u64::from(MAX_PART)).contains(&size);
         let parts: u64 = steps.iter().map(|&(parts, _)| u64::from(parts)).sum();
-        let fits = !steps.is_empty() && steps.iter().all(possible) && parts <= u64::from(u32::MAX);
+        let fits = !steps.is_empty() && steps.iter().all(possible) && parts <= u64::from(MAX_PARTS);
         fits.then(|| Self { steps: steps.to_vec() })
     }
 
@@ -120,6 +122,11 @@ mod tests {
         assert_eq!(Schedule::of_steps(schedule.steps()), Some(schedule));
         assert_eq!(Schedule::of_steps(&[(1, 0)]), None);
         assert_eq!(Schedule::of_steps(&[]), None);
+        assert!(Schedule::of_steps(&[(9_999, 1), (1, 7)]).is_some());
+        // Each part that is staged costs memory when a draft goes on in another process.
+        for steps in [&[(10_001, 1)][..], &[(u32::MAX, 1)], &[(10_000, 1), (1, 1)]] {
+            assert_eq!(Schedule::of_steps(steps), None);
+        }
     }
 
     proptest! {

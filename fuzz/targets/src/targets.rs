@@ -98,6 +98,7 @@ targets![
     files::state_log,
     files::state_store,
     staging::staging_journal,
+    staging::staging_handing,
     records::cluster_records,
     records::jobs,
     records::job_index,
