@@ -334,6 +334,51 @@ fn a_plus_in_the_name_of_what_is_copied_is_a_space_as_amazon_reads_it() {
 }
 
 #[test]
+fn an_object_is_copied_from_a_bucket_whose_name_amazons_have_not() {
+    if ruled_out_by_mode(PLAIN) {
+        return;
+    }
+    let scene = S3Scene::with(&["s3.buckets=sets=/,my_data=/,Data=/,s3=/"]);
+    for (key, text) in [("k", "open"), ("a b", "with a space"), ("secret", "hush")] {
+        scene.bucket.put_text(key, text);
+    }
+    let key = writer(&scene);
+    let copied = |key: &S3Key, target: &str, signed: &str, sent: &str| {
+        let source = [("x-amz-copy-source", signed)];
+        let headers = signed_headers(&scene, key, (Method::PUT, target), &source, "");
+        let headers: Vec<String> = headers.iter().map(|line| line.replace(signed, sent)).collect();
+        let headers: Vec<&str> = headers.iter().map(String::as_str).chain(["content-length: 0"]).collect();
+        scene.ask("PUT", target, &headers, b"")
+    };
+    let target = format!("/{}/copy", S3Scene::BUCKET);
+    for (source, text) in
+        [("/my_data/k", "open"), ("Data/a+b", "with a space"), ("/s3/k", "open"), ("my_data%2Fa%20b", "with a space")]
+    {
+        let answer = copied(&key, &target, source, source);
+        assert_eq!(s3_status(&answer), 200, "{source}: {answer}");
+        assert!(answer.contains("<CopyObjectResult"), "{source}: {answer}");
+        assert_eq!(scene.bucket.object("copy"), text.as_bytes(), "{source}");
+    }
+    let (client, path) = (scene.client(), at("parts"));
+    let upload = scene.run(client.create_multipart(&path)).unwrap();
+    let part = format!("/{}/parts?partNumber=1&uploadId={upload}", S3Scene::BUCKET);
+    let answer = copied(&key, &part, "/my_data/k", "/my_data/k");
+    assert!(s3_status(&answer) == 200 && answer.contains("<CopyPartResult"), "{answer}");
+    assert_s3_refused(&copied(&key, &part, "/my_data/none", "/my_data/none"), 404, "NoSuchKey");
+    scene.run(client.abort_multipart(&path, &upload)).unwrap();
+
+    // Only what was signed, and for who may.
+    assert_s3_refused(&copied(&key, &target, "/my_data/k", "/my_data/secret"), 403, "SignatureDoesNotMatch");
+    assert_s3_refused(&copied(&key, &target, "/sets/k", "/my_data/secret"), 403, "SignatureDoesNotMatch");
+    assert_s3_refused(&copied(&key, &target, "/my_other/k", "/my_other/k"), 404, "NoSuchBucket");
+    let reader = scene.keys.add("reader", "team-a");
+    let client = scene.client_of(&reader);
+    eventually("the new key is known", SOON, || scene.run(client.head(&at("k"))).is_ok());
+    assert_s3_refused(&copied(&reader, &target, "/my_data/k", "/my_data/k"), 403, "AccessDenied");
+    assert_eq!(scene.bucket.object("copy"), b"with a space");
+}
+
+#[test]
 fn who_writes_to_a_bucket_that_is_not_there_is_told_so() {
     if ruled_out_by_mode(PLAIN) {
         return;

@@ -40,6 +40,10 @@ pub(crate) struct Caller {
     pub(crate) asked: Asked,
 }
 
+/// The access key that a request was signed with whose signature was found good, and which goes on without it.
+#[derive(Clone)]
+pub(crate) struct Signer(pub(crate) String);
+
 impl Rules {
     /// The key with this name, if its owner is not denied.
     pub(crate) fn key(&self, access: &str) -> Option<Arc<S3Key>> {

@@ -21,6 +21,7 @@ use crate::access::Caller;
 use crate::bucket::Place;
 use crate::checksums::Declared;
 use crate::conditions::{Conditions, is_only_new};
+use crate::copies::Source;
 use crate::etag::{self, PartTag};
 use crate::failure::{self, of_completion, of_upload};
 use crate::receive::Incoming;
@@ -296,7 +297,8 @@ impl Served {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
-        let (conditional, input) = (has_conditions(&request.headers), request.input);
+        let (conditional, source) = (has_conditions(&request.headers), Source::of(&request)?);
+        let input = request.input;
         without(&[("a condition of a write", conditional)])?;
         without_extras!(input)?;
         let conditions = Conditions {
@@ -305,7 +307,7 @@ impl Served {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let (found, from) = self.source(&caller, &request.headers, input.copy_source, &conditions).await?;
+        let (found, from) = self.source(&caller, source, &conditions).await?;
         let to = self.target(&caller, &input.bucket, &input.key)?;
         if from.is_directory || to.is_directory {
             let message = "directories are not copied; copy what is in them";

@@ -6,26 +6,62 @@
 //! no other one, and sent. Where it can be had no more, nothing is made, and its client is asked to try again. A copy from
 //! one origin to another, which no store makes, is made in the same way.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
 use bytes::Bytes;
 use forebay_client::OpenFile;
 use forebay_types::{Attr, FailureKind, FileVersion, FsPath, OriginUrl, Permission};
-use s3s::dto::CopySource;
-use s3s::{S3Error, S3ErrorCode, S3Result};
+use percent_encoding::percent_decode_str;
+use s3s::path::check_key;
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
 use crate::access::Caller;
 use crate::body::ObjectReader;
-use crate::bucket::Place;
+use crate::bucket::{Place, is_bucket_name};
 use crate::conditions::Conditions;
 use crate::failure;
 use crate::sending::{MAX_PUT, Parts};
 use crate::served::{Found, Served, no_such_key, without};
 
 /// The header that names what is copied.
-const COPY_SOURCE: &str = "x-amz-copy-source";
+pub(crate) const COPY_SOURCE: &str = "x-amz-copy-source";
+
+/// What a request names as what is copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) bucket: String,
+    key: String,
+    version: Option<String>,
+}
+
+impl Source {
+    /// That of the header `text`; `None` if it names no bucket and key. Amazon reads it as a value of a form, in which
+    /// a `+` is a space, and so s5cmd writes it. The library leaves a `+` as it is, and takes only buckets that Amazon
+    /// could have.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned);
+        let text = text.replace('+', " ");
+        let (path, version) = match text.split_once("?versionId=") {
+            Some((path, version)) => (decoded(path)?, Some(decoded(version)?)),
+            None => (decoded(&text)?, None),
+        };
+        let (bucket, key) = path.strip_prefix('/').unwrap_or(&path).split_once('/')?;
+        let is_one = is_bucket_name(bucket) && check_key(key);
+        is_one.then(|| Self { bucket: bucket.to_owned(), key: key.to_owned(), version })
+    }
+
+    /// That of a request; one that the library does not read was kept beside its headers.
+    ///
+    /// # Errors
+    /// When it is named in another way than by a bucket and a key.
+    pub(crate) fn of<T>(request: &S3Request<T>) -> S3Result<Self> {
+        let read = || Self::parse(request.headers.get(COPY_SOURCE)?.to_str().ok()?);
+        let other = || S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`");
+        request.extensions.get::<Self>().cloned().or_else(read).ok_or_else(other)
+    }
+}
 
 /// One version of an object, which is read a part at a time.
 struct Pinned<'a> {
@@ -52,32 +88,19 @@ impl Parts for Pinned<'_> {
     }
 }
 
-/// What a request names as what is copied, of which the library has `read` this. Amazon reads it as a value of a form, in
-/// which a `+` is a space, and so s5cmd writes it; the library leaves a `+` as it is.
-fn named(headers: &HeaderMap, read: CopySource) -> S3Result<CopySource> {
-    let text = headers.get(COPY_SOURCE).and_then(|value| value.to_str().ok());
-    let Some(text) = text.filter(|text| text.contains('+')) else { return Ok(read) };
-    let wrong =
-        |_| S3Error::with_message(S3ErrorCode::InvalidArgument, "what is copied is no name in a URL's encoding");
-    CopySource::parse(&text.replace('+', "%20")).map_err(wrong)
-}
-
 impl Served {
-    /// What is copied, if the conditions hold for it, and where it lies: `read` as the library has it of the headers.
+    /// What is copied, if the conditions hold for it, and where it lies.
     ///
     /// # Errors
     /// As of a read, and when a condition does not hold.
     pub(crate) async fn source(
         &self,
         caller: &Caller,
-        headers: &HeaderMap,
-        read: CopySource,
+        source: Source,
         conditions: &Conditions,
     ) -> S3Result<(Found, Place)> {
-        let CopySource::Bucket { bucket, key, version_id } = named(headers, read)? else {
-            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, "what is copied is named `BUCKET/KEY`"));
-        };
-        without(&[("a version by its id", version_id.is_some_and(|version| &*version != "null"))])?;
+        let Source { bucket, key, version } = source;
+        without(&[("a version by its id", version.is_some_and(|version| version != "null"))])?;
         let found = self.find(caller, &bucket, &key, true).await?;
         // Of a copy, either way it is a condition that does not hold.
         let unmet =
@@ -133,24 +156,35 @@ impl Served {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
-
     use super::*;
+
+    fn source(bucket: &str, key: &str, version: Option<&str>) -> Source {
+        Source { bucket: bucket.to_owned(), key: key.to_owned(), version: version.map(str::to_owned) }
+    }
 
     #[test]
     fn a_plus_in_the_name_of_what_is_copied_is_a_space() {
-        let of = |text: &'static str| {
-            let header = (HeaderName::from_static(COPY_SOURCE), HeaderValue::from_static(text));
-            named(&HeaderMap::from_iter([header]), CopySource::parse(text).unwrap()).unwrap()
-        };
         for (text, key) in [
             ("sets/a+b", "a b"),
             ("/sets/a%20b", "a b"),
             ("sets/a%2Bb", "a+b"),
             ("/sets/names/a+b%2Bc%26d", "names/a b+c&d"),
         ] {
-            let expected = CopySource::Bucket { bucket: "sets".into(), key: key.into(), version_id: None };
-            assert_eq!(of(text), expected, "{text}");
+            assert_eq!(Source::parse(text), Some(source("sets", key, None)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_copied_is_a_key_of_any_bucket_that_there_may_be() {
+        for bucket in ["s3", "Data", "my_data", "sets"] {
+            assert_eq!(Source::parse(&format!("{bucket}/a/b")), Some(source(bucket, "a/b", None)));
+        }
+        let version = Some(source("my_data", "k", Some("a b")));
+        assert_eq!(Source::parse("/my%5Fdata%2Fk?versionId=a%20b"), version);
+        let long = format!("sets/{}", "k".repeat(1025));
+        let access_point = "arn:aws:s3:us-east-1:123456789012:accesspoint/name/object/k";
+        for none in ["", "sets", "/sets", "//k", "a b/k", "../k", "sets/%FF", access_point, &long] {
+            assert_eq!(Source::parse(none), None, "{none}");
         }
     }
 }

@@ -18,7 +18,7 @@ use forebay_identity::{AuditPeer, Auditing};
 use forebay_metrics::{Access, HttpLimits, HttpServer};
 use hyper::body::{Body as _, Frame, SizeHint};
 use s3s::HttpResponse;
-use s3s::config::{S3Config, StaticConfigProvider};
+use s3s::config::{S3Config, S3ConfigProvider, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tokio::net::TcpListener;
 use tokio::time::Sleep;
@@ -32,9 +32,10 @@ use crate::hosts::{BucketNames, Domains};
 use crate::keyring::Keyring;
 use crate::listing::Orders;
 use crate::memory::BodyMemory;
-use crate::operations::{MAX_XML, Noting};
+use crate::operations::{MAX_XML, Noting, Operations};
 use crate::ranges::{self, Meant};
 use crate::receive::of_list;
+use crate::reread::Reread;
 use crate::served::Served;
 use crate::stats::Stats;
 
@@ -162,13 +163,20 @@ fn service(served: Served, rules: Rules, domains: Vec<String>) -> S3Service {
     config.form_max_fields_size = MAX_FORM;
     config.form_max_parts = 1;
     config.presigned_url_max_skew_time_secs = CLOCK_SKEW_SECONDS;
-    let mut builder = S3ServiceBuilder::new(served);
-    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
-    builder.set_auth(rules.clone());
-    builder.set_access(Noting { rules, memory });
-    builder.set_validation(BucketNames);
-    builder.set_host(Domains::new(domains));
-    builder.build()
+    let config: Arc<dyn S3ConfigProvider> = Arc::new(StaticConfigProvider::new(Arc::new(config)));
+    let (operations, domains) = (Operations(Arc::new(served)), Domains::new(domains));
+    let builder = || {
+        let mut builder = S3ServiceBuilder::new(operations.clone());
+        builder.set_config(Arc::clone(&config));
+        builder.set_auth(rules.clone());
+        builder.set_access(Noting { rules: rules.clone(), memory: memory.clone() });
+        builder.set_validation(BucketNames);
+        builder.set_host(domains.clone());
+        builder
+    };
+    let mut service = builder();
+    service.set_route(Reread::by(builder().build()));
+    service.build()
 }
 
 /// One request, from its head to the head of its answer. Where its client leaves before that, its end is counted and

@@ -15,6 +15,8 @@ use s3s::{S3Error, S3ErrorCode};
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// What the end of a credential's scope is.
 const SCOPE_END: &str = "/s3/aws4_request";
+/// What of a URL is its signature.
+const SIGNATURE: &str = "X-Amz-Signature";
 /// The only header that may go along with a URL that was signed before its body was known.
 const OF_BODY: &str = "x-amz-content-sha256";
 /// What that says of a body in the encoding `aws-chunked` begins with.
@@ -43,7 +45,7 @@ pub(crate) fn check(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(
     let query = Query(uri.query().unwrap_or_default());
     check_object(method, &query)?;
     let shown = headers.get_all(AUTHORIZATION).iter().count();
-    let (credential, signed, is_presigned) = match (shown, query.has("X-Amz-Signature")) {
+    let (credential, signed, is_presigned) = match (shown, query.has(SIGNATURE)) {
         _ if query.has("Signature") || query.has("AWSAccessKeyId") => return Err(other_algorithm()),
         (0, false) => {
             return Err(refused(S3ErrorCode::AccessDenied, "requests have to be signed; `forebay key s3` makes a key"));
@@ -86,6 +88,12 @@ pub(crate) fn holds(uri: &Uri, headers: &HeaderMap, name: &HeaderName) -> bool {
         None => Query(uri.query().unwrap_or_default()).get("X-Amz-SignedHeaders"),
     };
     signed.is_some_and(|signed| signed.split(';').any(|signed| signed == name.as_str()))
+}
+
+/// The query of a URL without its signature, if that is in it.
+pub(crate) fn without_signature(query: &str) -> String {
+    let others: Vec<&str> = query.split('&').filter(|pair| !Query(pair).has(SIGNATURE)).collect();
+    others.join("&")
 }
 
 /// Whether a body comes in the encoding `aws-chunked`, as the library sees it.
@@ -167,7 +175,7 @@ fn other_algorithm() -> S3Error {
 }
 
 /// The value of a header, if it is there once and is text.
-fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (Some(value), None) => value.to_str().ok(),
@@ -258,6 +266,18 @@ mod tests {
         };
         assert!(holds("/b/k", Some(signed("host;range"))) && !holds("/b/k", Some(signed("host"))));
         assert!(holds(&presigned("host%3Brange"), None) && !holds(&presigned("host"), None));
+    }
+
+    #[test]
+    fn a_signature_is_taken_out_of_a_url_however_it_is_written() {
+        for (query, expected) in [
+            ("", ""),
+            ("X-Amz-Signature=abc", ""),
+            ("partNumber=1&X-Amz-Signature=abc&uploadId=u%26", "partNumber=1&uploadId=u%26"),
+            ("X%2DAmz-%53ignature&x-amz-signature=abc&a=X-Amz-Signature", "x-amz-signature=abc&a=X-Amz-Signature"),
+        ] {
+            assert_eq!(without_signature(query), expected, "{query}");
+        }
     }
 
     #[test]

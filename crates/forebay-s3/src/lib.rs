@@ -5,6 +5,7 @@
 //!      │ HTTP, or TLS with the certificates of this process            forebay-metrics: places, seats, slow clients
 //!      ▼
 //!   endpoint.rs ── gate.rs: what must be signed ── the library s3s: signatures, URLs, headers, XML (ADR 0027)
+//!      │                                  └── reread.rs: after the signature, in which it would read something else
 //!      │ an operation, with its input                                  operations.rs
 //!      ▼
 //!   served.rs: who asks (keyring.rs), for what (bucket.rs), and may they (access.rs)
@@ -21,6 +22,7 @@
 //! | Which bucket and key is which path? | `bucket.rs`, `hosts.rs` |
 //! | Who signs, and what may they? | `keyring.rs`, `access.rs` |
 //! | What is refused before it is looked at, and what passed over? | `gate.rs`, `ranges.rs` |
+//! | What does the library read otherwise than Amazon? | `reread.rs` |
 //! | What is an object's entity tag, and a part's? | `etag.rs` |
 //! | How much memory do bodies have? | `memory.rs`, `chunks.rs` |
 //! | What is a failure of the cache to a client? | `failure.rs` |
@@ -53,6 +55,7 @@ mod part_copy;
 mod ranges;
 mod reads;
 mod receive;
+mod reread;
 mod sending;
 mod served;
 mod stats;

@@ -17,7 +17,7 @@ use s3s::dto::{
 };
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use crate::access::Rules;
+use crate::access::{Rules, Signer};
 use crate::asked::Asked;
 use crate::failure;
 use crate::memory::{BodyMemory, Share};
@@ -28,13 +28,17 @@ pub(crate) const MAX_XML: usize = 2 << 20;
 /// The operations whose bodies are such lists, or as long. The library reads them before it calls the operation.
 const WITH_LISTS: [&str; 3] = ["CompleteMultipartUpload", "CreateBucket", "DeleteObjects"];
 
+/// The operations, as the library calls them.
+#[derive(Clone)]
+pub(crate) struct Operations(pub(crate) Arc<Served>);
+
 /// Passes each operation on to where it is carried out.
 macro_rules! operations {
     ($($name:ident: $input:ident => $output:ident;)*) => {
         #[async_trait::async_trait]
-        impl S3 for Served {
+        impl S3 for Operations {
             $(async fn $name(&self, request: S3Request<$input>) -> S3Result<S3Response<$output>> {
-                Served::$name(self, request).await
+                Served::$name(&self.0, request).await
             })*
         }
 
@@ -96,8 +100,10 @@ async fn share_of_list(memory: &BodyMemory, headers: &HeaderMap) -> S3Result<[Sh
 impl S3Access for Noting {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
         let unsigned = || S3Error::with_message(S3ErrorCode::AccessDenied, "requests have to be signed");
-        let credentials = context.credentials().ok_or_else(unsigned)?;
-        let key = self.rules.key(&credentials.access_key).ok_or_else(unsigned)?;
+        let shown = context.credentials().map(|credentials| Signer(credentials.access_key.clone()));
+        let signer = shown.or_else(|| context.extensions_mut().get::<Signer>().cloned());
+        let Signer(access) = signer.ok_or_else(unsigned)?;
+        let key = self.rules.key(&access).ok_or_else(unsigned)?;
         let operation = context.s3_op().name().to_owned();
         if let Some(asked) = context.extensions_mut().get::<Asked>() {
             asked.operation(&operation);

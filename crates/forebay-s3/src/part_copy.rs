@@ -11,6 +11,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use crate::body::ObjectReader;
 use crate::conditions::Conditions;
+use crate::copies::Source;
 use crate::etag::PartTag;
 use crate::failure::{self, of_upload};
 use crate::sending::MAX_PART;
@@ -41,6 +42,7 @@ impl Served {
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let caller = self.caller(&request)?;
+        let source = Source::of(&request)?;
         let input = request.input;
         let encrypted = input.sse_customer_key.is_some() || input.copy_source_sse_customer_key.is_some();
         without(&[("encryption that is asked for", encrypted)])?;
@@ -53,7 +55,7 @@ impl Served {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let (found, _) = self.source(&caller, &request.headers, input.copy_source, &conditions).await?;
+        let (found, _) = self.source(&caller, source, &conditions).await?;
         let place = self.file(&caller, &input.bucket, &input.key)?;
         let range = source_range(input.copy_source_range.as_deref(), found.size())?;
         let length = range.end - range.start;

@@ -10,7 +10,7 @@ use forebay_types::{Attr, FailureKind, FileVersion, FsPath, Permission};
 use s3s::dto::{ETag, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
-use crate::access::{Caller, Rules};
+use crate::access::{Caller, Rules, Signer};
 use crate::asked::Asked;
 use crate::bucket::{self, Buckets, Place};
 use crate::conditions::Unmet;
@@ -134,7 +134,9 @@ impl Served {
     pub(crate) fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
         let asked = request.extensions.get::<Asked>().cloned().unwrap_or_default();
         asked.is_called();
-        let key = request.credentials.as_ref().and_then(|credentials| self.rules.key(&credentials.access_key));
+        let shown = request.credentials.as_ref().map(|credentials| credentials.access_key.as_str());
+        let access = shown.or_else(|| request.extensions.get::<Signer>().map(|Signer(access)| access.as_str()));
+        let key = access.and_then(|access| self.rules.key(access));
         let unknown = || S3Error::with_message(S3ErrorCode::AccessDenied, "requests have to be signed");
         let identity = key.ok_or_else(unknown)?.identity.clone();
         asked.signed_by(&identity);
