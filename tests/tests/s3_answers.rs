@@ -58,6 +58,26 @@ fn ranges_are_answered_as_amazon_does() {
         assert_eq!(s3_status(&answer), 200, "{range}: {answer}");
         assert!(answer.ends_with("\r\n\r\nopen") && !answer.contains("content-range"), "{range}: {answer}");
     }
+    // The signature may hold it, as those of boto3 do.
+    let (key, target) = (writer(&scene), format!("/{}/k", S3Scene::BUCKET));
+    let signed = |method: Method, range: &str, sent: &str| {
+        let headers = signed_headers(&scene, &key, (method.clone(), target.as_str()), &[("range", range)], "");
+        let headers: Vec<String> = headers.iter().map(|line| line.replace(range, sent)).collect();
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        scene.ask(method.as_str(), &target, &headers, b"")
+    };
+    for range in ["bytes=2-1", "bytes=0-0,2-3", "lines=0-1"] {
+        let answer = signed(Method::GET, range, range);
+        assert_eq!(s3_status(&answer), 200, "{range}: {answer}");
+        assert!(answer.ends_with("\r\n\r\nopen") && !answer.contains("content-range"), "{range}: {answer}");
+        let answer = signed(Method::HEAD, range, range);
+        assert_eq!(s3_status(&answer), 200, "{range}: {answer}");
+        assert!(answer.contains("content-length: 4\r\n"), "{range}: {answer}");
+    }
+    let long = "bytes=1-99999999999999999999";
+    let answer = signed(Method::GET, long, long);
+    assert!(s3_status(&answer) == 206 && answer.ends_with("\r\n\r\npen"), "{answer}");
+    assert_s3_refused(&signed(Method::GET, "bytes=2-1", "bytes=3-1"), 403, "SignatureDoesNotMatch");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
@@ -33,7 +33,6 @@ use crate::keyring::Keyring;
 use crate::listing::Orders;
 use crate::memory::BodyMemory;
 use crate::operations::{MAX_XML, Noting, Operations};
-use crate::ranges::{self, Meant};
 use crate::receive::of_list;
 use crate::reread::Reread;
 use crate::served::Served;
@@ -219,7 +218,6 @@ async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Resp
     let in_chunks = gate::is_in_chunks(request.headers());
     let answered = match gate::check(request.method(), request.uri(), request.headers()) {
         Ok(()) => {
-            settle_range(&mut request);
             let answered = shared.service.call(request.map(|body| incoming(body, in_chunks, &asked))).await;
             settle_list(answered.ok(), &asked)
         }
@@ -240,21 +238,6 @@ async fn answer(State(shared): State<Arc<Shared>>, mut request: Request) -> Resp
     tracing::debug!(id, status, operation = asked.name(), "a request over S3 was answered");
     under_way.answered(status, began.elapsed());
     response
-}
-
-/// Has a `Range` read as Amazon reads it. One that is signed stays as it is: with another one, the signature would be wrong.
-fn settle_range(request: &mut Request) {
-    let range = request.headers().get(RANGE).and_then(|range| range.to_str().ok());
-    let Some(meant) = range.map(ranges::meant).filter(|meant| *meant != Meant::This) else { return };
-    if gate::holds(request.uri(), request.headers(), &RANGE) {
-        return;
-    }
-    request.headers_mut().remove(RANGE);
-    if let Meant::Other(range) = meant
-        && let Ok(range) = HeaderValue::from_str(&range)
-    {
-        request.headers_mut().insert(RANGE, range);
-    }
 }
 
 /// The library's answer. What a client does wrong with a list in a body, the library tells as an error of the server.
@@ -386,22 +369,6 @@ mod tests {
         let mut response = HttpResponse::new(s3s::Body::empty());
         response.headers_mut().insert(CONTENT_RANGE, HeaderValue::from_static("bytes 0-1/5"));
         assert_eq!(finished(response, "0A").status(), StatusCode::PARTIAL_CONTENT);
-    }
-
-    #[test]
-    fn a_range_that_is_none_is_passed_over_unless_it_is_signed() {
-        let settled = |range: &'static str, target: &'static str| {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = target.parse().unwrap();
-            request.headers_mut().insert(RANGE, HeaderValue::from_static(range));
-            settle_range(&mut request);
-            request.headers().get(RANGE).map(|range| range.to_str().unwrap().to_owned())
-        };
-        let url = "/b/k?X-Amz-SignedHeaders=host";
-        assert_eq!(settled("bytes=2-1", url), None);
-        assert_eq!(settled("bytes=2-3", url).as_deref(), Some("bytes=2-3"));
-        assert_eq!(settled("bytes=2-99999999999999999999", url).as_deref(), Some("bytes=2-"));
-        assert_eq!(settled("bytes=2-1", "/b/k?X-Amz-SignedHeaders=host%3Brange").as_deref(), Some("bytes=2-1"));
     }
 
     #[tokio::test(start_paused = true)]

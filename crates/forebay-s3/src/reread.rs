@@ -5,7 +5,7 @@
 //! wants the few that the library would misread. It changes their headers, and has the same operations called once
 //! more: without the signature, which holds for what came, and with the access key of who made it ([`Signer`]).
 
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, RANGE};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, Uri};
 use s3s::path::check_bucket_name;
 use s3s::route::S3Route;
@@ -15,6 +15,7 @@ use s3s::{Body, HttpError, HttpRequest, S3Error, S3ErrorCode, S3Request, S3Respo
 use crate::access::Signer;
 use crate::copies::{COPY_SOURCE, Source};
 use crate::gate;
+use crate::ranges::{self, Meant};
 
 /// What the library reads as the source of a copy in place of one that it would not take.
 const STAND_IN: &str = "stand-in/key";
@@ -37,8 +38,23 @@ fn source(method: &Method, headers: &HeaderMap) -> Option<Source> {
     Source::parse(text).filter(|source| !check_bucket_name(&source.bucket))
 }
 
+/// What the `Range` of a read is to be taken for, where the library would not take it for that.
+fn range(method: &Method, headers: &HeaderMap) -> Option<Meant> {
+    let is_read = *method == Method::GET || *method == Method::HEAD;
+    let text = headers.get(RANGE).filter(|_| is_read)?.to_str().ok()?;
+    Some(ranges::meant(text)).filter(|meant| *meant != Meant::This)
+}
+
 /// Has the library read what is meant.
 fn settle(method: &Method, headers: &mut HeaderMap, extensions: &mut Extensions) {
+    if let Some(meant) = range(method, headers) {
+        headers.remove(RANGE);
+        if let Meant::Other(range) = meant
+            && let Ok(range) = HeaderValue::from_str(&range)
+        {
+            headers.insert(RANGE, range);
+        }
+    }
     if let Some(source) = source(method, headers) {
         headers.insert(COPY_SOURCE, HeaderValue::from_static(STAND_IN));
         extensions.insert(source);
@@ -56,7 +72,7 @@ fn without_signature(uri: &Uri) -> Option<Uri> {
 #[async_trait::async_trait]
 impl S3Route for Reread {
     fn is_match(&self, method: &Method, _: &Uri, headers: &HeaderMap, _: &mut Extensions) -> bool {
-        source(method, headers).is_some()
+        source(method, headers).is_some() || range(method, headers).is_some()
     }
 
     async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
@@ -109,6 +125,25 @@ mod tests {
         two.append(COPY_SOURCE, HeaderValue::from_static("Data/k"));
         assert!(source(&Method::PUT, &two).is_none());
         assert!(CopySource::parse(STAND_IN).is_ok());
+    }
+
+    #[test]
+    fn a_range_of_a_read_is_read_as_amazon_does() {
+        let settled = |method: Method, text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RANGE, HeaderValue::from_static(text));
+            let is_read_again = range(&method, &headers).is_some();
+            settle(&method, &mut headers, &mut Extensions::new());
+            (is_read_again, headers.get(RANGE).map(|range| range.to_str().unwrap().to_owned()))
+        };
+        let kept = |text: &str| (false, Some(text.to_owned()));
+        assert_eq!(settled(Method::GET, "bytes=2-3"), kept("bytes=2-3"));
+        assert_eq!(settled(Method::PUT, "bytes=2-1"), kept("bytes=2-1"), "nothing is read of it");
+        for method in [Method::GET, Method::HEAD] {
+            assert_eq!(settled(method.clone(), "bytes=2-1"), (true, None));
+            let long = settled(method, "bytes=2-99999999999999999999");
+            assert_eq!(long, (true, Some("bytes=2-".to_owned())));
+        }
     }
 
     #[test]
