@@ -146,6 +146,7 @@ step_the_doctor_finds_two_active_cards_that_ucx_offers_verbs_on() {
         grep -q "ok .*ucx transports: .*rc_verbs/rxe$n:1" <<<"$report"
     done
     grep -q 'ok .*ucx rdmacm' <<<"$report"
+    grep -q '^  verbs .*: rxe0, rxe1' <<<"$("$FOREBAY" version)"
 }
 
 step_every_command_of_the_guide_to_rdma_works() {

@@ -37,6 +37,7 @@ mod system;
 mod ucx;
 mod units;
 mod verbs;
+mod verbs_libraries;
 
 use std::path::PathBuf;
 
@@ -77,7 +78,9 @@ pub use services::{CoordinatorProbe, EtcdProbe, MountProbe, WindowProbe, micros}
 pub use system::System;
 pub use ucx::{Ucx, UcxModule};
 pub use units::{Unit, Units};
+pub(crate) use verbs::INSTALL_VERBS;
 pub use verbs::VerbsDevice;
+pub use verbs_libraries::VerbsLibraries;
 
 use crate::root::Root;
 

@@ -163,6 +163,13 @@ fn the_version_says_what_it_is_for_people_and_for_programs() {
     let json: serde_json::Value = serde_json::from_str(&succeed(["version", "--json"])).unwrap();
     assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
     assert!(json["target"].as_str().unwrap().contains("linux"));
+    assert_eq!(json["transports"], serde_json::json!(["local", "tcp", "ucx", "verbs"]));
+    assert!(text.contains("\n  verbs       "), "{text}");
+    let verbs = &json["verbs"];
+    match verbs["error"].as_str() {
+        Some(error) => assert!(error.contains("cannot load lib") && error.contains("install"), "{error}"),
+        None => assert!(verbs["libibverbs"].is_string() && verbs["devices"].is_array(), "{verbs}"),
+    }
     assert_eq!(succeed(["--version"]).trim(), concat!("forebay ", env!("CARGO_PKG_VERSION")));
 }
 

@@ -3,7 +3,7 @@
 use forebay_config::{Config, RdmaProvider};
 
 use crate::checks::{Check, Section, Verdict, cards};
-use crate::facts::{Device, DeviceKind, Facts, Port, address_of_gid};
+use crate::facts::{Device, DeviceKind, Facts, INSTALL_VERBS, Port, address_of_gid};
 
 /// Whether verbs are to be tried.
 pub(crate) fn takes_verbs(config: &Config) -> bool {
@@ -29,10 +29,8 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     // With `auto` UCX takes their place, and has rows of its own.
     let verdict = if takes_ucx(config) { Verdict::Info } else { cards::without_rdma(config) };
     if let Some(missing) = facts.verbs_missing.as_ref().filter(|_| !facts.rdma.devices.is_empty()) {
-        return vec![row(verdict, format!("verbs cannot be used: {missing}")).remedy(
-            "apt-get install ibverbs-providers librdmacm1, or dnf install libibverbs librdmacm; or set \
-             network.rdma.data.provider = \"ucx\"",
-        )];
+        let remedy = format!("{INSTALL_VERBS}; or set network.rdma.data.provider = \"ucx\"");
+        return vec![row(verdict, format!("verbs cannot be used: {missing}")).remedy(remedy)];
     }
     let mut checks = Vec::new();
     for (device, port) in cards::used(facts, config) {

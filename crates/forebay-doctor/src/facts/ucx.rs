@@ -62,7 +62,7 @@ impl Ucx {
         let resources = library.transports();
         let mapped = Root::default().text("proc/self/maps").unwrap_or_default();
         let folder = library.path().parent().unwrap_or(Path::new("/")).join("ucx");
-        let verbs_library = verbs_library(&mapped);
+        let verbs_library = mapped_library(&mapped, "libibverbs");
         let found = Self {
             path: Some(library.path().display().to_string()),
             version: Some(library.version().to_string()),
@@ -128,15 +128,15 @@ impl UcxModule {
     }
 }
 
-/// The libibverbs among the mapped files; its drivers lie in a folder of that name.
-fn verbs_library(mapped: &str) -> Option<String> {
+/// The library called `name` among the mapped files; the drivers of `libibverbs` lie in a folder of that name.
+pub(super) fn mapped_library(mapped: &str, name: &str) -> Option<String> {
     let paths = mapped.lines().filter_map(|line| Some(&line[line.find('/')?..]));
-    let is_library = |path: &&str| path.contains("/libibverbs.so") || path.contains("/libibverbs-");
-    paths.into_iter().find(is_library).map(str::to_owned)
+    let names = ['.', '-'].map(|end| format!("/{name}{end}"));
+    paths.into_iter().find(|path| names.iter().any(|name| path.contains(name.as_str()))).map(str::to_owned)
 }
 
 /// The release in `libibverbs.so.1.14.44.0`, which rdma-core builds into its libraries' names.
-fn rdma_core(library: &str) -> Option<u32> {
+pub(super) fn rdma_core(library: &str) -> Option<u32> {
     library.rsplit_once(".so.")?.1.split('.').nth(2)?.parse().ok()
 }
 
@@ -154,8 +154,8 @@ mod tests {
         let modules = UcxModule::all(&files.map(str::to_owned), mapped);
         let found: Vec<_> = modules.iter().map(|module| (module.name.as_str(), module.is_loaded)).collect();
         assert_eq!(found, [("ib", true), ("rdmacm", false)]);
-        let library = verbs_library(mapped).unwrap();
+        let library = mapped_library(mapped, "libibverbs").unwrap();
         assert_eq!((library.as_str(), rdma_core(&library)), ("/usr/lib/libibverbs.so.1.14.44.0", Some(44)));
-        assert_eq!((rdma_core("/usr/lib/libibverbs.so.1"), verbs_library("")), (None, None));
+        assert_eq!((rdma_core("/usr/lib/libibverbs.so.1"), mapped_library("", "libibverbs")), (None, None));
     }
 }

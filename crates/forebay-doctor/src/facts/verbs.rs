@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::rdma::Rdma;
 
+/// What to type where one of the libraries is missing.
+pub(crate) const INSTALL_VERBS: &str =
+    "apt-get install ibverbs-providers librdmacm1, or dnf install libibverbs librdmacm";
+
 /// What libibverbs says of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerbsDevice {
@@ -49,14 +53,16 @@ impl VerbsDevice {
     /// Which of the two libraries that verbs need cannot be loaded, and why. Without RDMA devices neither is tried.
     #[must_use]
     pub fn missing_library(rdma: &Rdma) -> Option<String> {
-        if rdma.devices.is_empty() {
-            return None;
-        }
-        let missing = |library, reason: &str| format!("{library}: {reason}");
-        let verbs = forebay_verbs_sys::try_load().err().map(|reason| missing(forebay_verbs_sys::SONAME, reason));
-        let cm = || forebay_verbs_sys::load_cm().err().map(|reason| missing(forebay_verbs_sys::CM_SONAME, reason));
-        verbs.or_else(cm)
+        if rdma.devices.is_empty() { None } else { missing() }
     }
+}
+
+/// Which of the two libraries cannot be loaded, and why.
+pub(super) fn missing() -> Option<String> {
+    let missing = |library, reason: &str| format!("{library}: {reason}");
+    let verbs = forebay_verbs_sys::try_load().err().map(|reason| missing(forebay_verbs_sys::SONAME, reason));
+    let cm = || forebay_verbs_sys::load_cm().err().map(|reason| missing(forebay_verbs_sys::CM_SONAME, reason));
+    verbs.or_else(cm)
 }
 
 impl Rdma {
