@@ -46,7 +46,7 @@ package "$library" <<CONTROL
 Section: libs
 Depends: libc6 (>= $glibc), libgcc-s1
 Recommends: ca-certificates
-Suggests: libucx0
+Suggests: ibverbs-providers, librdmacm1, libucx0
 Description: distributed read cache for GPUs - library of C
  Forebay keeps the hot blocks of S3 objects in the DRAM and on the NVMe of
  machines near to GPUs. Programs that are linked with this library read and

@@ -52,10 +52,10 @@ const SECOND_LOOK_AFTER: Duration = Duration::from_secs(1);
 ///
 /// With --peer the command also asks another host. The worker there must let this machine in. It lists its network
 /// cards, and the command connects to each one through rdma_cm (as rping does), as a mount does. If `forebay bench
-/// rdma` runs there, the command measures latency and bandwidth in both directions. It measures over TCP and also over
-/// UCX, where this side has RDMA or the options ask for it. Each takes some ten seconds. At one size it compares every
-/// payload byte for byte. The command also examines the route: interface, source address, router, and the size of
-/// packets that arrive whole.
+/// rdma` runs there, the command measures latency and bandwidth in both directions. It measures over TCP, and also over
+/// UCX and by verbs, where this side has RDMA or the options ask for it. Each takes some ten seconds. At one size it
+/// compares every payload byte for byte. The command also examines the route: interface, source address, router, and
+/// the size of packets that arrive whole.
 ///
 /// The command reads the fault counters of links twice, at least a second apart where a link has counted faults. Only
 /// faults counted in between are a warning. The --peer measurements run between the two readings.

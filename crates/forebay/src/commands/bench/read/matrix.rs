@@ -268,14 +268,7 @@ fn findings(record: &mut Record, plan: &Plan, missing: Option<&str>) {
     for way in plan.ways.iter().filter(|way| matches!(way.by, By::Directory(_))) {
         found.extend(["tcp", "ucx", "verbs"].iter().filter_map(|ours| against(cells, ours, &way.name)));
     }
-    if let Some(why) = missing {
-        found.push(Finding {
-            rule: "no-ucx".to_owned(),
-            level: Level::Info,
-            text: format!("UCX was not measured, and none of the study's conclusions can be tested: {why}."),
-            next: Some("install libucp: `apt-get install libucx0` or `dnf install ucx`".to_owned()),
-        });
-    }
+    found.extend(missing.map(|why| without_ucx(why, has("verbs"))));
     found.push(Finding {
         rule: "bytes".to_owned(),
         level: Level::Good,
@@ -285,4 +278,26 @@ fn findings(record: &mut Record, plan: &Plan, missing: Option<&str>) {
         next: None,
     });
     record.findings.extend(found);
+}
+
+/// UCX is not here: without verbs, too, there is no RDMA to draw conclusions about.
+fn without_ucx(why: &str, has_verbs: bool) -> Finding {
+    let untested = if has_verbs { "" } else { ", and none of the study's conclusions can be tested" };
+    Finding {
+        rule: "no-ucx".to_owned(),
+        level: Level::Info,
+        text: format!("UCX was not measured{untested}: {why}."),
+        next: Some("install libucp: `apt-get install libucx0` or `dnf install ucx`".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_ucx_conclusions_are_drawn_of_verbs() {
+        assert_eq!(without_ucx("no libucp", true).text, "UCX was not measured: no libucp.");
+        assert!(without_ucx("no libucp", false).text.contains("none of the study's conclusions can be tested"));
+    }
 }
