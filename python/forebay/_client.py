@@ -135,7 +135,7 @@ class Client:
         session = self._live()
         for revalidate in (False, True):
             opened = session.open_each(ranges.unsized, revalidate) if ranges.unsized else []
-            if ranges.take(session.read_each(ranges.reads(opened))):
+            if ranges.take(session.read_each(ranges.reads(opened), max_gap=ranges.max_gap)):
                 break
 
     def read_into(self, reads: Iterable[tuple[AnyPath | File, int, Target]]) -> list[int]:

@@ -13,11 +13,17 @@ LONG = 16 << 20
 class Ranges:
     """Ranges ``(path, start, end)``, any of which may be counted from the end of its file, or go on to there.
 
-    What is read is all that is read, whatever lies between: the cache holds files in blocks, and bytes that lie near one another come
-    together anyway.
+    What lies between them is not read. At most `max_gap` bytes of it may be fetched to save a request, where that is not ``None``.
     """
 
-    def __init__(self, paths: Sequence[Any], starts: Iterable[Any] | int | None, ends: Iterable[Any] | int | None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Any],
+        starts: Iterable[Any] | int | None,
+        ends: Iterable[Any] | int | None,
+        max_gap: int | None = None,
+    ) -> None:
+        self.max_gap = None if max_gap is None else min(max(max_gap, 0), LONG)
         self._ranges = list(zip(paths, _for_each(paths, starts), _for_each(paths, ends), strict=True))
         #: The paths of which the size has to be known first, each once.
         self.unsized = list(dict.fromkeys(path for path, start, end in self._ranges if _needs_size(start, end)))

@@ -142,7 +142,7 @@ class AsyncClient:
             if ranges.unsized:
                 opened = await _answer(lambda done: session.open_each(ranges.unsized, revalidate, done))
             reads = ranges.reads(opened)
-            if ranges.take(await _answer(lambda done: session.read_each(reads, done))):
+            if ranges.take(await _answer(lambda done: session.read_each(reads, done, ranges.max_gap))):
                 break
 
     async def read_into(self, reads: Iterable[tuple[AnyPath | AsyncFile, int, Target]]) -> list[int]:

@@ -295,10 +295,11 @@ class ForebayFileSystem(AsyncFileSystem):
 
         Where a range has no end, or counts from the end, the sizes of those files are asked for in one call before.
 
-        :param max_gap: changes nothing: what lies near one another comes together anyway.
+        :param max_gap: how many bytes that lie between two ranges ``up`` may fetch rather than ask the origin twice: 512 KiB by default.
+            64 KiB, which are the least that is fetched, may be in any case.
         :param on_error: ``"return"``: an exception takes the place of the bytes that cannot be read; else the first one is raised.
         """
-        ranges = Ranges(self._names(paths), starts, ends)
+        ranges = Ranges(self._names(paths), starts, ends, max_gap)
         self.client._carry_out(ranges)
         return ranges.answer(on_error)
 
@@ -312,7 +313,7 @@ class ForebayFileSystem(AsyncFileSystem):
         on_error: str = "return",
         **kwargs: Any,
     ) -> list[Any]:
-        ranges = Ranges(self._names(paths), starts, ends)
+        ranges = Ranges(self._names(paths), starts, ends, max_gap)
         await self._beside._carry_out(ranges)
         return ranges.answer(on_error)
 

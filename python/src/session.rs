@@ -189,12 +189,19 @@ impl Session {
         })
     }
 
-    /// The same where an exception takes the place of the bytes that cannot be read.
-    #[pyo3(signature = (ranges, done=None))]
-    fn read_each(&self, py: Python<'_>, ranges: &Bound<'_, PyAny>, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+    /// The same where an exception takes the place of the bytes that cannot be read. Between two ranges, up to `max_gap` bytes may be
+    /// fetched that nobody wants.
+    #[pyo3(signature = (ranges, done=None, max_gap=None))]
+    fn read_each(
+        &self,
+        py: Python<'_>,
+        ranges: &Bound<'_, PyAny>,
+        done: Option<Py<PyAny>>,
+        max_gap: Option<u32>,
+    ) -> PyResult<Py<PyAny>> {
         let (filled, all) = ranges_of(py, ranges)?;
         let session = self.get()?;
-        let work = async move { Ok::<_, Error>((session.read_each(all).await?, filled)) };
+        let work = async move { Ok::<_, Error>((session.read_each(all, max_gap).await?, filled)) };
         call(py, done, Held::default(), work, |py, (outcomes, filled)| {
             let found = filled.into_iter().zip(outcomes).map(|(bytes, outcome)| match outcome {
                 Ok(count) => bytes.finish(py, count).into_any(),

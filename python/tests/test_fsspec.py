@@ -107,7 +107,8 @@ def test_any_number_of_ranges_is_one_native_call(fs: Any, origin: Path) -> None:
     assert isinstance(found[1], FileNotFoundError) and isinstance(found[3], IsADirectoryError)
     with pytest.raises(FileNotFoundError):
         fs.cat_ranges(paths, 0, 10, on_error="raise")
-    assert fs.cat_ranges(["/small", "/large"], 1, 3) == [b"ha", wanted[1:3]]
+    for max_gap in (None, -1, 0, 1 << 40):
+        assert fs.cat_ranges(["/small", "/large"], 1, 3, max_gap=max_gap) == [b"ha", wanted[1:3]]
     with pytest.raises(TypeError):
         fs.cat_ranges("/small", 0, 1)
     with pytest.raises(ValueError):

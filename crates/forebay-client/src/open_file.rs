@@ -292,6 +292,18 @@ impl OpenFile {
         self.fetcher().range(offset, length, to).await
     }
 
+    /// Says that `ranges` of one block, each a place and a length in it in bytes, are about to be read. A worker in this process that
+    /// owns the block begins to fetch what it lacks of them, together where no more than `gap` bytes lie between; the reads join
+    /// that. Without waiting: within a runtime.
+    pub fn expect_reads(&self, index: u64, ranges: &[(u32, u32)], gap: u32) {
+        let (routes, key) = (self.client.router.routes(), BlockKey { file: self.id, index });
+        if let Some(local) = routes.local.as_ref().filter(|_| routes.is_local(PlacementKey::from(&key), self.replicas))
+            && let Some(memory) = local.transport.memory()
+        {
+            memory.expect_reads(&self.version, &key, ranges, gap);
+        }
+    }
+
     /// Waits for a turn, no longer than for a worker.
     async fn turn<'a>(&self, turns: &'a Semaphore) -> Result<Option<SemaphorePermit<'a>>, Failure> {
         let waited = self.client.options.request_timeout;

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::in_flight::{FetchGuard, FetchedSectors, InFlightFetch, InFlightFetches};
 use crate::patience::{Failed, Patience};
-use crate::plan::FetchPolicy;
+use crate::plan::{FetchPolicy, overlap, sectors_of};
 
 /// Rounds of looking and fetching. Another round is needed when what was cached is evicted, or found corrupt, between
 /// looking and reading. The second one fetches everything at once, whatever the store has, so it needs no luck: where memory is
@@ -290,6 +290,35 @@ impl ReadEngine {
         Ok(fetched)
     }
 
+    /// Begins to fetch what a block lacks of `ranges`, each a place and a length in it in bytes, which are about to be read: those
+    /// between which lie `hole` bytes or less by one request. Who reads them joins that. What is not to be kept, and what does not
+    /// lie in the block, is left to its readers.
+    pub fn begin(
+        &self,
+        version: &Arc<FileVersion>,
+        key: BlockKey,
+        layout: BlockLayout,
+        ranges: &[(u32, u32)],
+        hole: u32,
+    ) {
+        let shared = &self.shared;
+        if shared.source.keeping(key.file, version) == Keeping::Not {
+            return;
+        }
+        let in_block = |(offset, length): &(u32, u32)| sectors_of(&layout, key, *offset, *length).ok();
+        let wanted: Vec<SectorRange> = ranges.iter().filter_map(in_block).collect();
+        let policy = shared.options.policy.bridging(hole);
+        let sectors = layout.sectors(key.index);
+        let guards = shared.in_flight.start(key, &wanted, sectors, &policy, || self.cached(&key));
+        self.spawn_fetches(version, key, layout, guards);
+    }
+
+    /// Which sectors of a block the store has.
+    fn cached(&self, key: &BlockKey) -> Vec<SectorRange> {
+        let coverage = self.shared.store.coverage(key);
+        coverage.memory.into_iter().chain(coverage.disk).collect()
+    }
+
     /// Joins a fetch under way that brings all of `wanted`, or starts one, as if nothing were cached.
     fn join_or_start_whole(
         &self,
@@ -320,16 +349,17 @@ impl ReadEngine {
         if !is_kept {
             policy.max = MAX_SECTORS;
         }
-        let cached = || {
-            let coverage = shared.store.coverage(&key);
-            coverage.memory.into_iter().chain(coverage.disk).collect()
-        };
-        let (fetches, guards) = shared.in_flight.join_or_start(key, wanted, layout.sectors(key.index), &policy, cached);
+        let (sectors, cached) = (layout.sectors(key.index), || self.cached(&key));
+        let (fetches, guards) = shared.in_flight.join_or_start(key, wanted, sectors, &policy, cached);
+        self.spawn_fetches(version, key, layout, guards);
+        fetches
+    }
+
+    fn spawn_fetches(&self, version: &Arc<FileVersion>, key: BlockKey, layout: BlockLayout, guards: Vec<FetchGuard>) {
         for guard in guards {
             let fetch = Fetch { version: Arc::clone(version), key, sectors: guard.sectors, layout };
             self.spawn_fetch(fetch, guard);
         }
-        fetches
     }
 
     /// Waits for several fetches and holds on to the bytes of none: readers that held some and waited for others, which
@@ -452,20 +482,4 @@ impl EngineShared {
         };
         Ok(FetchedSectors { bytes, from_cache: from_cache.min(length) })
     }
-}
-
-/// How many of the bytes `range` of a block lie in `sectors`.
-fn overlap(layout: &BlockLayout, key: BlockKey, sectors: SectorRange, range: Range<u32>) -> u32 {
-    let start = sectors.byte_offset();
-    let end = start + sectors.byte_len(layout.block_len(key.index));
-    end.min(range.end).saturating_sub(start.max(range.start))
-}
-
-fn sectors_of(layout: &BlockLayout, key: BlockKey, offset: u32, length: u32) -> Result<SectorRange, Failure> {
-    let block_length = layout.block_len(key.index);
-    let end = offset.checked_add(length).filter(|end| *end <= block_length);
-    end.and_then(|_| SectorRange::covering(offset, length)).ok_or_else(|| {
-        let message = format!("{length} bytes at {offset} are not in block {key} of {block_length} bytes");
-        Failure::new(FailureKind::InvalidArgument, message)
-    })
 }

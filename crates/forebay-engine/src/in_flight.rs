@@ -113,13 +113,40 @@ impl InFlightFetches {
         let mut waits: Vec<_> = under_way.iter().filter(needed).cloned().collect();
         let mut guards = Vec::new();
         for sectors in policy.plan(wanted, sectors, &cached, &in_flight) {
-            let (sender, result) = watch::channel(None);
-            let fetch = InFlightFetch { sectors, since: Instant::now(), result };
-            waits.push(fetch.clone());
-            shard.entry(key).or_default().push(fetch);
-            guards.push(FetchGuard { fetches: Arc::clone(self), key, sectors, result: sender });
+            let (fetch, guard) = self.begin(&mut shard, key, sectors);
+            waits.push(fetch);
+            guards.push(guard);
         }
         (waits, guards)
+    }
+
+    /// In one step: the fetches that the caller must now carry out for reads that are to come. `cached` is asked as above.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        key: BlockKey,
+        wanted: &[SectorRange],
+        sectors: u32,
+        policy: &FetchPolicy,
+        cached: impl FnOnce() -> Vec<SectorRange>,
+    ) -> Vec<FetchGuard> {
+        let mut shard = self.shard(&key).lock();
+        let cached = cached();
+        let in_flight: Vec<_> = shard.get(&key).into_iter().flatten().map(|fetch| fetch.sectors).collect();
+        let planned = policy.plan_all(wanted, sectors, &cached, &in_flight);
+        planned.into_iter().map(|sectors| self.begin(&mut shard, key, sectors).1).collect()
+    }
+
+    /// One more fetch in the table.
+    fn begin(
+        self: &Arc<Self>,
+        shard: &mut HashMap<BlockKey, Vec<InFlightFetch>>,
+        key: BlockKey,
+        sectors: SectorRange,
+    ) -> (InFlightFetch, FetchGuard) {
+        let (sender, result) = watch::channel(None);
+        let fetch = InFlightFetch { sectors, since: Instant::now(), result };
+        shard.entry(key).or_default().push(fetch.clone());
+        (fetch, FetchGuard { fetches: Arc::clone(self), key, sectors, result: sender })
     }
 
     /// One fetch that brings all of `wanted`, whatever is cached: one that is under way, or that the caller must now carry out.
@@ -133,10 +160,8 @@ impl InFlightFetches {
         if let Some(fetch) = under_way.into_iter().find(|fetch| fetch.sectors.contains(wanted)) {
             return (fetch.clone(), None);
         }
-        let (sender, result) = watch::channel(None);
-        let fetch = InFlightFetch { sectors: wanted, since: Instant::now(), result };
-        shard.entry(key).or_default().push(fetch.clone());
-        (fetch, Some(FetchGuard { fetches: Arc::clone(self), key, sectors: wanted, result: sender }))
+        let (fetch, guard) = self.begin(&mut shard, key, wanted);
+        (fetch, Some(guard))
     }
 
     fn forget(&self, key: BlockKey, sectors: SectorRange) {

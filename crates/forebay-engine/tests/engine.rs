@@ -133,6 +133,34 @@ async fn one_miss_is_one_fetch_whoever_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn reads_that_were_announced_join_one_fetch_and_what_is_cached_starts_none() {
+    let bench = Arc::new(Bench::new(64 << 20, ByteSize::mib(64), 0).await);
+    let ranges = [(1 << 20, 4096), (0, 4096), (256 << 10, 4096), (4 << 20, 1)];
+    let begin = || bench.engine.begin(&bench.version, bench.key(3), bench.layout, &ranges, 256 << 10);
+    begin();
+    bench.until_waiting(2).await;
+    let readers: Vec<_> = ranges[..3]
+        .iter()
+        .map(|(offset, length)| {
+            let (bench, offset, length) = (Arc::clone(&bench), *offset, *length);
+            tokio::spawn(async move { (bench.read(3, offset, length).await, bench.expected(3, offset, length)) })
+        })
+        .collect();
+    bench.source.gate.add_permits(2);
+    for reader in readers {
+        let (read, expected) = reader.await.unwrap();
+        assert_eq!(read.unwrap(), expected);
+    }
+    begin();
+    *bench.source.keeping.lock() = Keeping::Not;
+    bench.engine.begin(&bench.version, bench.key(4), bench.layout, &ranges, 256 << 10);
+    assert_eq!(bench.engine.fetches(), 0);
+    let mut fetches = bench.source.fetches.lock().clone();
+    fetches.sort_unstable();
+    assert_eq!(fetches, [(3, SectorRange { start: 0, end: 10 }), (3, SectorRange { start: 32, end: 34 })]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_leaves_does_not_cancel_the_others() {
     let bench = Arc::new(Bench::new(64 << 20, ByteSize::mib(64), 0).await);
     let spawn = |bench: &Arc<Bench>| {

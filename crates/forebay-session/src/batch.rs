@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_client::OpenFile;
 use forebay_memory::Spans;
-use forebay_types::{Failure, FailureKind};
+use forebay_types::{Failure, FailureKind, Piece};
 use futures::stream::{self, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
@@ -40,6 +40,15 @@ pub(crate) struct Gap {
     offset: u64,
     /// How many bytes: within one block.
     length: u32,
+}
+
+impl Gap {
+    /// Where it is in its block.
+    pub(crate) fn piece(&self, file: &OpenFile) -> Piece {
+        let block_size = u64::from(file.layout().block_size());
+        // Below the size of a block, which is a u32.
+        Piece { index: self.offset / block_size, offset: (self.offset % block_size) as u32, length: self.length }
+    }
 }
 
 /// How many bytes a read of `wanted` at `offset` gets: fewer only at the end of the file.

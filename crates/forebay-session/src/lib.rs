@@ -27,6 +27,7 @@ mod error;
 pub mod fork;
 mod handles;
 pub mod log;
+mod nearby;
 mod node_thread;
 mod parts;
 pub mod runtime;

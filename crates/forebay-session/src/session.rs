@@ -19,6 +19,7 @@ use crate::devices::Devices;
 use crate::error::Error;
 use crate::fork;
 use crate::handles::Handles;
+use crate::nearby::{self, Nearby};
 use crate::node_thread::NodeThread;
 use crate::settings::{Checked, Settings};
 use crate::upload::Writing;
@@ -75,6 +76,8 @@ struct Late {
     file: Arc<OpenFile>,
     /// What of it is not here.
     gaps: Vec<Gap>,
+    /// What of that lies in a block with pieces of other reads.
+    nearby: Vec<Arc<Nearby>>,
 }
 
 /// What of a batch has to wait.
@@ -92,7 +95,23 @@ impl Waiting {
         if gaps.is_empty() {
             counts[number] = batch::expected(&file, read.offset, read.into.len());
         } else {
-            self.late.push(Late { number, read, file, gaps });
+            self.late.push(Late { number, read, file, gaps, nearby: Vec::new() });
+        }
+    }
+
+    /// Notes which of the reads that may be under way together have pieces in the same blocks.
+    fn find_nearby(&mut self, max_gap: u32) {
+        for reads in self.late.chunks_mut(READS_AT_ONCE).filter(|reads| reads.len() > 1) {
+            let pieces = reads
+                .iter()
+                .enumerate()
+                .flat_map(|(at, late)| late.gaps.iter().map(move |gap| (at, late.file.id(), gap.piece(&late.file))));
+            for ((_, index), pieces) in nearby::shared_blocks(pieces) {
+                let Some((first, _)) = pieces.first() else { continue };
+                let file = Arc::clone(&reads[*first].file);
+                let nearby = Arc::new(Nearby::new(file, index, &pieces, max_gap));
+                pieces.iter().for_each(|(at, _)| reads[*at].nearby.push(Arc::clone(&nearby)));
+            }
         }
     }
 }
@@ -183,21 +202,26 @@ impl Session {
     /// The first, with the path; ESTALE if a version is gone. What other reads wrote by then is there.
     pub async fn read(self: Arc<Self>, reads: Vec<Read>) -> Result<Vec<usize>, Error> {
         let mut counts = vec![0; reads.len()];
-        self.carry_out(reads, &mut counts, |_, error| Err(error)).await?;
+        self.carry_out(reads, nearby::GAP, &mut counts, |_, error| Err(error)).await?;
         Ok(counts)
     }
 
-    /// The same where an error is that of its read alone: what each read got, or why it did not.
+    /// The same where an error is that of its read alone: what each read got, or why it did not. `max_gap` says how many bytes that
+    /// nobody wants may be fetched between two short reads rather than asking the origin twice; without it, 512 KiB.
     ///
     /// # Errors
     /// None of its own.
-    pub async fn read_each(self: Arc<Self>, reads: Vec<Read>) -> Result<Vec<Result<usize, Error>>, Error> {
+    pub async fn read_each(
+        self: Arc<Self>,
+        reads: Vec<Read>,
+        max_gap: Option<u32>,
+    ) -> Result<Vec<Result<usize, Error>>, Error> {
         let (mut counts, mut errors) = (vec![0; reads.len()], HashMap::new());
         let note = |number: usize, error: Error| {
             errors.insert(number, error);
             Ok(())
         };
-        self.carry_out(reads, &mut counts, note).await?;
+        self.carry_out(reads, max_gap.unwrap_or(nearby::GAP), &mut counts, note).await?;
         let outcome = |(number, count): (usize, usize)| errors.remove(&number).map_or(Ok(count), Err);
         Ok(counts.into_iter().enumerate().map(outcome).collect())
     }
@@ -230,6 +254,7 @@ impl Session {
     async fn carry_out(
         self: Arc<Self>,
         reads: Vec<Read>,
+        max_gap: u32,
         counts: &mut [usize],
         mut failed: impl FnMut(usize, Error) -> Result<(), Error> + Send,
     ) -> Result<(), Error> {
@@ -240,6 +265,7 @@ impl Session {
         if waiting.late.is_empty() {
             return Ok(());
         }
+        waiting.find_nearby(max_gap);
         let (session, is_alone) = (self, waiting.late.len() == 1);
         let finishing = waiting.late.into_iter().map(move |late| {
             let (session, number) = (Arc::clone(&session), late.number);
@@ -298,7 +324,8 @@ impl Session {
     }
 
     async fn finish(self: Arc<Self>, late: Late) -> Result<usize, Error> {
-        let Late { read: Read { place, offset, mut into }, mut file, mut gaps, .. } = late;
+        let Late { read: Read { place, offset, mut into }, mut file, mut gaps, nearby, .. } = late;
+        nearby.iter().for_each(|nearby| nearby.begin());
         let mut is_stale = false;
         loop {
             let count = batch::expected(&file, offset, into.len());

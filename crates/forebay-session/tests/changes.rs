@@ -37,7 +37,7 @@ fn read_by(session: &Arc<Session>, reads: &[(&str, u64, usize)]) -> Vec<Result<V
         Read { place: Place::Path(path.as_bytes().to_vec()), offset: *offset, into }
     };
     let all = buffers.iter_mut().zip(reads).map(into).collect();
-    let outcomes = wait(Arc::clone(session).read_each(all)).unwrap();
+    let outcomes = wait(Arc::clone(session).read_each(all, None)).unwrap();
     let found = |(mut buffer, outcome): (Vec<u8>, Result<usize, Error>)| {
         outcome.map(|count| {
             buffer.truncate(count);

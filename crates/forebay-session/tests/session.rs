@@ -261,6 +261,37 @@ fn what_was_fetched_is_read_without_waiting_and_one_that_fails_holds_up_no_other
 }
 
 #[test]
+fn short_reads_of_a_batch_that_lie_close_together_come_with_what_lies_between() {
+    let (directory, large) = (origin(), content(LARGE));
+    let between = |reads: &[u64], max_gap| {
+        let session = started(directory.path(), &[("client.prefetch.max_part_number", "0")]);
+        let (file, _) = wait(Arc::clone(&session).open(b"/large".to_vec())).unwrap();
+        let mut buffers = vec![vec![0; 4096]; reads.len()];
+        let into = |(buffer, offset): (&mut Vec<u8>, &u64)| {
+            let start = NonNull::new(buffer.as_mut_ptr()).unwrap();
+            // SAFETY: the buffer is not looked at before the read has ended.
+            let into = unsafe { CallerMemory::new(start, buffer.len()) };
+            Read { place: Place::File(Arc::clone(&file)), offset: *offset, into }
+        };
+        let all = buffers.iter_mut().zip(reads).map(into).collect();
+        let counts = wait(Arc::clone(&session).read_each(all, max_gap)).unwrap();
+        assert!(counts.into_iter().all(|count| count.unwrap() == 4096));
+        for (buffer, offset) in buffers.iter().zip(reads) {
+            assert!(*buffer == large[*offset as usize..][..4096], "{offset}");
+        }
+        file.try_read((1 << 20) + (192 << 10), 4096).is_some()
+    };
+    // The second one is 396 KiB behind the first, and the third one in another block.
+    let (first, second, third) = (1 << 20, (1 << 20) + (400 << 10), 5 << 20);
+    assert!(between(&[second, third, first], None));
+    assert!(!between(&[second, third, first], Some(256 << 10)));
+    assert!(!between(&[first, third], None));
+    assert!(!between(&[first], None));
+    // 1 MiB is too far.
+    assert!(!between(&[first, second + (624 << 10)], None));
+}
+
+#[test]
 fn a_start_that_nobody_waits_for_ends_what_it_started() {
     let directory = origin();
     let given_up = runtime().unwrap().block_on(async {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_memory::{SpanMut, Spans};
-use forebay_types::{BlockKey, Failure, FailureKind};
+use forebay_types::{BlockKey, Failure, FailureKind, FileVersion};
 
 use crate::caller::Caller;
 use crate::error::{CallError, LinkError};
@@ -54,6 +54,10 @@ impl PeerMemory for LocalTransport {
 
     fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
         self.service.holds(block, offset, length)
+    }
+
+    fn expect_reads(&self, version: &Arc<FileVersion>, block: &BlockKey, ranges: &[(u32, u32)], gap: u32) {
+        self.service.expect_reads(version, block, ranges, gap);
     }
 
     fn is_open(&self) -> bool {

@@ -1,11 +1,12 @@
 //! The two traits: what a link and a service promise, about buffers first, and what a caller may see of a peer's memory.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::{SpanMut, Spans};
 use forebay_one_sided::Location;
-use forebay_types::{BlockKey, Failure};
+use forebay_types::{BlockKey, Failure, FileVersion};
 
 use crate::caller::Caller;
 use crate::error::CallError;
@@ -66,6 +67,10 @@ pub trait PeerMemory: Send + Sync {
     fn holds(&self, _block: &BlockKey, _offset: u32, _length: u32) -> bool {
         false
     }
+
+    /// Says that `ranges` of a block, each a place and a length in it in bytes, are about to be read, so that a peer in this process may
+    /// fetch together what it lacks of them and no more than `gap` bytes lie between. Without waiting.
+    fn expect_reads(&self, _version: &Arc<FileVersion>, _block: &BlockKey, _ranges: &[(u32, u32)], _gap: u32) {}
 
     /// Whether the bytes of reads come as views of the peer's memory ([`Payload::Shared`](crate::Payload::Shared)), so that a caller needs no buffer for
     /// them and gains nothing by copying them. The peer cannot use those bytes for anything else while there is a view: a caller
@@ -163,6 +168,9 @@ pub trait Service: Send + Sync + 'static {
     fn holds(&self, _block: &BlockKey, _offset: u32, _length: u32) -> bool {
         false
     }
+
+    /// [`PeerMemory::expect_reads`], of a caller in this process.
+    fn expect_reads(&self, _version: &Arc<FileVersion>, _block: &BlockKey, _ranges: &[(u32, u32)], _gap: u32) {}
 
     /// Answers. `takes_files` says whether the payload may be [`ResponsePayload::File`].
     ///

@@ -341,6 +341,11 @@ impl Service for Worker {
         self.shown_to(&Caller::Local).is_in_memory(block, offset, length)
     }
 
+    fn expect_reads(&self, version: &Arc<FileVersion>, block: &BlockKey, ranges: &[(u32, u32)], gap: u32) {
+        let layout = BlockLayout::new(version.size, self.block_size);
+        self.engine.begin(version, *block, layout, ranges, gap);
+    }
+
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
         if let Err(refused) = self.rates.pace(&request).await {
             // Counted, and not in the log, which whoever asks too often would fill.
