@@ -15,8 +15,8 @@ use crate::message::{Ask, Say};
 use crate::restart::Restart;
 use crate::wire::Wire;
 
-/// Most descriptors that go with one piece: more than anybody takes.
-const MOST: usize = 12;
+/// Descriptors that go with one piece, at most: more than anybody takes.
+const MAX: usize = 12;
 
 /// Who listens.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub fn messages(listener: Listener, pieces: &[Piece<'_>]) {
     let wire = wire.unwrap_or_else(|error| unreachable!("{error}"));
     theirs.set_nonblocking(true).unwrap_or_else(|error| unreachable!("{error}"));
     for piece in pieces {
-        let count = usize::from(piece.descriptors).min(MOST);
+        let count = usize::from(piece.descriptors).min(MAX);
         let mut bytes = Vec::new();
         if piece.is_message {
             bytes.extend_from_slice(&wire.header(piece.bytes.len() as u32, count as u16));
@@ -120,7 +120,7 @@ where
 /// Whether all of it went.
 fn sends(socket: &UnixStream, bytes: &[u8], passed: &UnixStream, count: usize) -> bool {
     let descriptors = vec![passed.as_fd(); count];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(&descriptors)));
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);

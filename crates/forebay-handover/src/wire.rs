@@ -108,7 +108,11 @@ impl Wire {
         let body = postcard::to_stdvec(message).map_err(|_| WireError::Nonsense("it cannot be written"))?;
         let too_much = || WireError::Nonsense("it is too long");
         let length = u32::try_from(body.len()).ok().filter(|length| *length <= MAX_MESSAGE).ok_or_else(too_much)?;
-        let count = u16::try_from(descriptors.len()).map_err(|_| too_much())?;
+        if descriptors.len() > MAX_DESCRIPTORS {
+            return Err(too_much());
+        }
+        // Which is at most that.
+        let count = descriptors.len() as u16;
         let header = Header { length, protocol: self.protocol, descriptors: count }.encode();
 
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -186,7 +190,8 @@ impl Wire {
                 RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
                 _ => Vec::new(),
             }));
-            if received.flags.contains(ReturnFlags::CTRUNC) {
+            // Where the space for them ends is rounded up, so more of them may have come than are taken.
+            if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
                 return Err(WireError::Nonsense("there are too many descriptors"));
             }
             if received.bytes == 0 {
@@ -263,6 +268,26 @@ mod tests {
         assert_eq!(one.receive::<u32>(None).unwrap().unwrap().0, 2);
         other.send(&4u32, &[]).unwrap();
         assert_eq!(one.receive::<u32>(None).unwrap().unwrap().0, 4);
+    }
+
+    #[test]
+    fn no_more_descriptors_are_taken_than_a_message_may_have() {
+        let file = tempfile::tempfile().unwrap();
+        for count in [MAX_DESCRIPTORS, MAX_DESCRIPTORS + 1, MAX_DESCRIPTORS + 2] {
+            let (mut ours, theirs) = pair();
+            let body = postcard::to_stdvec(&1u32).unwrap();
+            let header = Header { length: body.len() as u32, protocol: ours.protocol, descriptors: count as u16 }.encode();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 2))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let descriptors = vec![file.as_fd(); count];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let bytes = [&header[..], &body].concat();
+            rustix::net::sendmsg(&theirs.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
+            match ours.receive::<u32>(None) {
+                Ok(Some((1, descriptors))) => assert_eq!((count, descriptors.len()), (MAX_DESCRIPTORS, count)),
+                refused => assert!(count > MAX_DESCRIPTORS && matches!(refused, Err(WireError::Nonsense(_))), "{count}"),
+            }
+        }
     }
 
     #[test]
