@@ -49,7 +49,7 @@ test-helm: ## The chart: lint, what it renders, schemas, what it refuses; builds
 test-k8s: image ## The chart and its operator on a real Kubernetes, built from Go modules once: install, read, upgrade under a reader, drain (root, Go, containerd)
 	@scripts/k8s-test.sh
 
-test-release: ## Each file of `make release`, installed: signature, packages, image, chart
+test-release: ## Each file of `make release`, installed: signature, packages, wheel, image, chart
 	@scripts/release-test.sh
 
 model: ## Every order of threads in lock-free parts (loom), thousands in those with locks (shuttle)
@@ -102,7 +102,7 @@ packages: ## target/packages: .deb and .rpm of the program, of the C library and
 image: ## target/image: the container image, as a file for sites without a registry (buildah, mmdebstrap)
 	@scripts/image.sh
 
-release: ## target/release-files: packages, image, chart, list of parts, checksums; built twice, and signed (docs/RELEASING.md)
+release: ## target/release-files: packages, image, chart, wheel, list of parts, checksums; built twice, and signed (docs/RELEASING.md)
 	@scripts/release.sh
 
 peers: ## Install the file systems that benchmarks compare with

@@ -21,8 +21,10 @@
     python.py bench-s3 [ARGUMENT...]        measures GETs of `forebay s3` beside its origin's: python/benchmarks/s3_gets.py
     python.py bench-prefetch [ARGUMENT...]  measures cold random reads whose order is announced, and is not: python/benchmarks/prefetch.py
     python.py wheel [--interpreter PATH]    builds target/wheels/forebay-….whl with the program of packages, and tries it in a fresh
-                                            environment; with `--quick`, as `make build` builds it. FOREBAY_BLESS=1 writes its size, and
-                                            how long an import takes, into docs/python.md
+                                            environment; with `--quick`, as `make build` builds it, with `--untried`, no more than builds
+                                            it. FOREBAY_BLESS=1 writes its size, and how long an import takes, into docs/python.md
+    python.py maturin                       installs what builds the wheel, or says why that cannot be had, and fails
+    python.py try PYTHON                    tries the wheel that is installed beside this interpreter, with a directory for a bucket
 
 They make virtual environments below target/python from locked requirements. Where PyPI cannot be reached tests and programs are skipped,
 with the reason; the wheel cannot be built then.
@@ -45,7 +47,7 @@ from collections.abc import Callable
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from environments import PACKAGE, ROOT, TARGET, environment, installed, is_too_old, locked, source
-from wheels import wheel
+from wheels import builder, try_installed, wheel
 
 #: In a guide, around the table of what ran.
 TABLE = re.compile(r"(<!-- ran: begin -->\n).*?(<!-- ran: end -->)", re.DOTALL)
@@ -365,6 +367,10 @@ def main() -> int:
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
     wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
     wheels.add_argument("--quick", action="store_true", help="not built for size, in half the time, beside what `make build` builds")
+    wheels.add_argument("--untried", action="store_true", help="only build it")
+    commands.add_parser("maturin", help="install what builds the wheel")
+    trial = commands.add_parser("try", help="try a wheel that is installed")
+    trial.add_argument("python", type=pathlib.Path, help="the interpreter of its environment")
     options = parser.parse_args()
     if options.command == "test":
         return test(options.module, options.arguments)
@@ -378,7 +384,11 @@ def main() -> int:
         return safetensors(options.module, options.torch)
     if options.command == "table":
         return table(options.check)
-    return wheel(options.interpreter, options.quick)
+    if options.command == "maturin":
+        return builder()
+    if options.command == "try":
+        return try_installed(options.python)
+    return wheel(options.interpreter, options.quick, not options.untried)
 
 
 if __name__ == "__main__":

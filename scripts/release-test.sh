@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Tries each file of `make release`: checksums and signature, also of what was changed on the way; the packages in a Debian, the
-# .rpms in an empty root, the image from its file, the chart. `make test-release`.
+# .rpms in an empty root, the wheel without an index, the image from its file, the chart. `make test-release`.
+#
+# FOREBAY_RELEASE_PYTHONS are the interpreters that have a wheel each, as for `make release`.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "$0")/.."
@@ -29,19 +31,26 @@ if [[ -s $files/signers ]]; then
     if verify "$work/changed"; then bad "what was changed has a good signature"; fi
     ok "the signature is good for these checksums alone"
     # As the guide has it, among the files as they were brought.
-    scripts/guide.py docs/guides/air-gapped.md release >"$work/guide.sh"
+    scripts/guide.py "docs/guides/air-gapped.md#Check it" release >"$work/guide.sh"
     (cd "$files" && bash "$work/guide.sh") || bad "docs/guides/air-gapped.md does not check these files"
     ok "the guide to sites without a network checks them"
 fi
 
-python3 - "$files"/*.cdx.json <<'PYTHON'
-import json, sys
-parts = json.load(open(sys.argv[1]))
-names = {part["name"] for part in parts["components"]}
-assert parts["bomFormat"] == "CycloneDX" and {"tokio", "rustls", "object_store"} <= names, sorted(names)
-assert not any("/root/" in json.dumps(part) or "/home/" in json.dumps(part) for part in parts["components"])
+# That of packages and image; a wheel has one in it.
+python3 - "$files"/*.cdx.json "$files"/*.whl <<'PYTHON'
+import json, sys, zipfile
+def lists(file):
+    if not file.endswith(".whl"):
+        return [open(file).read()]
+    with zipfile.ZipFile(file) as wheel:
+        return [wheel.read(name) for name in wheel.namelist() if ".dist-info/sboms/" in name]
+for file in sys.argv[1:]:
+    [parts] = map(json.loads, lists(file))
+    names = {part["name"] for part in parts["components"]}
+    assert parts["bomFormat"] == "CycloneDX" and {"tokio", "rustls", "object_store"} <= names, (file, sorted(names))
+    assert not any(place in json.dumps(parts) for place in ("/root/", "/home/", "/tmp/")), file
 PYTHON
-ok "the list of parts names them"
+ok "the lists of parts name them, and no place where they were built"
 
 mkdir -p "$work/root"
 rpm --root "$work/root" --initdb
@@ -67,6 +76,28 @@ grep -q '^pkgconfig(forebay) = ' <<<"$provided" || bad "the .rpm with the header
 said=$(FOREBAY_CONFIG=$work/empty.toml LD_LIBRARY_PATH=$work/root/usr/lib64 "$work/read" "$work/origin" /small)
 grep -qx hello <<<"$said" || bad "an example that is linked with the .rpm's library does not read: $said"
 ok "the .rpms install into an empty root, and a program is linked with their library"
+
+wheels=("$files"/*.whl)
+read -ra pythons <<<"${FOREBAY_RELEASE_PYTHONS:-python3}"
+if ((${#wheels[@]} == 0)); then
+    echo "skipped: there is no wheel among the files"
+    pythons=()
+elif ((${#wheels[@]} != ${#pythons[@]})); then
+    bad "${#wheels[@]} wheels, and ${#pythons[@]} interpreters that have one: ${pythons[*]} (FOREBAY_RELEASE_PYTHONS)"
+fi
+for python in "${pythons[@]}"; do
+    rm -rf "$work/python"
+    scripts/guide.py "docs/guides/air-gapped.md#Use it from Python" release "/opt/forebay=$work/python" \
+        "python3 -m venv=$python -m venv" >"$work/guide.sh"
+    (cd "$files" && bash "$work/guide.sh") || bad "docs/guides/air-gapped.md does not install the wheel for $python"
+    FOREBAY_CONFIG=$work/empty.toml scripts/python.py try "$work/python/bin/python" || bad "the wheel for $python does not read"
+    cmp "$work/root/usr/bin/forebay" "$work/python/bin/forebay" || bad "the wheel for $python has another program than the packages"
+    ok "the wheel for $python installs without an index, and README's lines read with it"
+done
+for wheel in "${wheels[@]}"; do
+    # By which pip refuses it where it would not start. PyPI takes no other.
+    [[ $wheel == *-manylinux_* ]] || bad "${wheel##*/} does not say which glibc it needs"
+done
 
 mkdir -p target/packages target/image
 rm -f target/packages/*.deb target/image/*.tar

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Writes all that a release consists of into target/release-files/: packages, image, chart, list of parts, notes, checksums and
-# their signature. `make release`. Everything is built twice, in two directories, and must be the same bytes.
+# Writes all that a release consists of into target/release-files/: packages, image, chart, wheel, list of parts, notes, checksums
+# and their signature. `make release`. Everything is built twice, in two directories, and must be the same bytes.
 #
 # FOREBAY_RELEASE_KEY is a file with an SSH key, which signs; without one, FOREBAY_RELEASE_TRIAL=1 makes a release that nobody
-# signed, also from a tree that is no tag.
+# signed, also from a tree that is no tag. FOREBAY_RELEASE_PYTHONS are the interpreters that have a wheel each (python3, whose wheel is
+# for all but free-threaded ones).
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "$0")/.."
@@ -37,6 +38,13 @@ elif [[ -n $is_trial ]]; then
 else
     exit 1
 fi
+# Neither may maturin, which comes from PyPI.
+read -ra pythons <<<"${FOREBAY_RELEASE_PYTHONS:-python3}"
+if ! scripts/python.py maturin >&2; then
+    [[ -n $is_trial ]] || exit 1
+    echo "release: no wheel: what builds it cannot be had here" >&2
+    pythons=()
+fi
 
 # In fresh directories: files that were checked out before the commit was made would have times of their own in the .rpm.
 directories=$(mktemp -d)
@@ -44,11 +52,20 @@ first=$directories/first second=$directories/another
 trap 'rm -rf "$directories"; git worktree prune' EXIT
 make_all() {
     git worktree add --quiet --detach "$1" HEAD
-    (cd "$1" && scripts/packages.sh && scripts/image.sh) >&2
+    (
+        cd "$1"
+        scripts/packages.sh
+        scripts/image.sh
+        # In target/dist, as packages are: what the wheel has in common with them is compiled by then.
+        unset CARGO_TARGET_DIR
+        for python in "${pythons[@]}"; do
+            scripts/python.py wheel --untried --interpreter "$python"
+        done
+    ) >&2
 }
 make_all "$first"
 make_all "$second"
-made=("$first"/target/packages/*.deb "$first"/target/packages/*.rpm "$first"/target/image/*.tar)
+made=("$first"/target/packages/*.deb "$first"/target/packages/*.rpm "$first"/target/image/*.tar "$first"/target/wheels/*.whl)
 for file in "$first/target/dist/release/forebay" "${made[@]}"; do
     cmp "$file" "$second/${file#"$first/"}" || { echo "release: this is not the same when it is built again" >&2; exit 1; }
 done
@@ -65,7 +82,7 @@ heading=$([[ -n $is_trial ]] && echo Unreleased || echo "$version")
 awk -v heading="## $heading" 'index($0, "## ") == 1 { on = index($0, heading) == 1; next } on' CHANGELOG.md >"$files/NOTES.md"
 
 cd "$files"
-sha256sum -- *.deb *.rpm *.tar *.tgz *.cdx.json NOTES.md >SHA256SUMS
+sha256sum -- *.deb *.rpm *.tar *.tgz *.whl *.cdx.json NOTES.md >SHA256SUMS
 if [[ -n $key ]]; then
     ssh-keygen -q -Y sign -f "$key" -n forebay-release SHA256SUMS
     printf 'forebay namespaces="forebay-release" %s\n' "$(ssh-keygen -y -f "$key")" >signers
