@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/tools.sh
 source scripts/tools.sh
 
-need cargo-cyclonedx 0.5.7 "lists what the program was built from"
+need cargo-cyclonedx 0.5.9 "lists what the program was built from"
 need_command ssh-keygen openssh-client "signs the checksums"
 
 version=$(sed -nE '/^\[workspace.package\]/,/^\[/s/^version = "(.*)"/\1/p' Cargo.toml)
@@ -61,21 +61,21 @@ make_all() {
         for python in "${pythons[@]}"; do
             scripts/python.py wheel --untried --interpreter "$python"
         done
+        cargo cyclonedx --quiet --format json --target x86_64-unknown-linux-gnu --manifest-path crates/forebay/Cargo.toml
+        # Where it was made is no part of it.
+        sed --in-place "s|$1|/forebay|g" crates/forebay/forebay.cdx.json
     ) >&2
 }
 make_all "$first"
 make_all "$second"
 made=("$first"/target/packages/*.deb "$first"/target/packages/*.rpm "$first"/target/image/*.tar "$first"/target/wheels/*.whl)
-for file in "$first/target/dist/release/forebay" "${made[@]}"; do
+parts=$first/crates/forebay/forebay.cdx.json
+for file in "$first/target/dist/release/forebay" "$parts" "${made[@]}"; do
     cmp "$file" "$second/${file#"$first/"}" || { echo "release: this is not the same when it is built again" >&2; exit 1; }
 done
 cp "${made[@]}" "$files/"
+cp "$parts" "$files/forebay-$version.cdx.json"
 echo "release: the same bytes, built twice"
-
-(cd "$first" && cargo cyclonedx --quiet --format json --target x86_64-unknown-linux-gnu \
-    --manifest-path crates/forebay/Cargo.toml)
-# Where it was made is no part of it.
-sed "s|$first|/forebay|g" "$first/crates/forebay/forebay.cdx.json" >"$files/forebay-$version.cdx.json"
 
 # The section of the changelog.
 heading=$([[ -n $is_trial ]] && echo Unreleased || echo "$version")
