@@ -22,7 +22,10 @@ use forebay_cluster::records::policies::{HOT, POLICIES, PolicyRecord};
 use forebay_config::{Loaded, SecurityMode};
 use forebay_origin::{ListPage, Origin, OriginCounts};
 use forebay_state::membership::Table;
-use forebay_types::{AccessList, Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PolicyTable};
+use forebay_types::{
+    AccessList, Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PartPage, PolicyTable, UploadMarker,
+    UploadPage,
+};
 use forebay_worker::{Namespace, Worker};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -174,6 +177,19 @@ impl Origin for Unopened {
     }
 
     async fn abort_upload(&self, _path: &[u8], _upload: &str) -> Result<(), Failure> {
+        Err(self.failure())
+    }
+
+    async fn list_parts(&self, _path: &[u8], _upload: &str, _after: u32, _max: usize) -> Result<PartPage, Failure> {
+        Err(self.failure())
+    }
+
+    async fn list_uploads(
+        &self,
+        _prefix: &[u8],
+        _after: Option<&UploadMarker>,
+        _max: usize,
+    ) -> Result<UploadPage, Failure> {
         Err(self.failure())
     }
 

@@ -16,7 +16,7 @@ use forebay_types::{FailureKind, FileVersion};
 use asking::{assert_not_found, file, is_directory, list_all, read, stat};
 pub use fixture::Fixture;
 #[cfg(test)]
-pub(crate) use writes::all_verbs;
+pub(crate) use writes::{all_verbs, uploads_come_in_pages};
 
 /// Runs the suite; panics with the name of what does not hold.
 pub async fn check(fixture: &dyn Fixture) {

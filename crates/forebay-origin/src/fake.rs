@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_locks::Mutex;
-use forebay_types::{Attr, DirEntry, Failure, FileVersion};
+use forebay_types::{Attr, DirEntry, Failure, FileVersion, PartPage, UploadMarker, UploadPage};
 use tokio::sync::watch;
 
 pub use self::state::FakeCounts;
@@ -324,6 +324,28 @@ impl Origin for FakeOrigin {
             Ok(())
         };
         self.change(path, |counts| counts.aborts += 1, abort).await
+    }
+
+    async fn list_parts(&self, path: &[u8], upload: &str, after: u32, max: usize) -> Result<PartPage, Failure> {
+        check_change(&self.url, path)?;
+        self.state.lock().counts.lists += 1;
+        match self.enter(Operations::Any).await {
+            Some(fault) => Err(fault.failure),
+            None => self.state.lock().parts_of(path, upload, after, max.max(1)),
+        }
+    }
+
+    async fn list_uploads(
+        &self,
+        prefix: &[u8],
+        after: Option<&UploadMarker>,
+        max: usize,
+    ) -> Result<UploadPage, Failure> {
+        self.state.lock().counts.lists += 1;
+        match self.enter(Operations::Any).await {
+            Some(fault) => Err(fault.failure),
+            None => Ok(self.state.lock().uploads_below(prefix, after, max.max(1))),
+        }
     }
 
     async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {

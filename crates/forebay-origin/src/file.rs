@@ -32,7 +32,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_types::{Attr, Failure, FailureKind, FileVersion, RunningChecksums, SECTOR_SIZE, SectorChecksums};
+use forebay_types::{
+    Attr, Failure, FailureKind, FileVersion, PartPage, RunningChecksums, SECTOR_SIZE, SectorChecksums, UploadMarker,
+    UploadPage,
+};
 use rustix::fs::Access;
 use tokio::sync::mpsc;
 
@@ -278,6 +281,24 @@ impl Origin for FileOrigin {
     async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
         let (owned, upload) = (path.to_vec(), upload.to_owned());
         self.changing(Operation::Abort, path, 0, move |directory, _| directory.abort_upload(&owned, &upload)).await
+    }
+
+    async fn list_parts(&self, path: &[u8], upload: &str, after: u32, max: usize) -> Result<PartPage, Failure> {
+        self.directory.check_change(path)?;
+        let (owned, upload) = (path.to_vec(), upload.to_owned());
+        let list = move |directory: &Directory| directory.list_parts(&owned, &upload, after, max.max(1));
+        self.blocking(Operation::List, path, list).await
+    }
+
+    async fn list_uploads(
+        &self,
+        prefix: &[u8],
+        after: Option<&UploadMarker>,
+        max: usize,
+    ) -> Result<UploadPage, Failure> {
+        let (owned, after) = (prefix.to_vec(), after.cloned());
+        let list = move |directory: &Directory| directory.list_uploads(&owned, after.as_ref(), max);
+        self.blocking(Operation::List, prefix, list).await
     }
 
     async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {

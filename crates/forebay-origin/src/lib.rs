@@ -21,6 +21,7 @@ mod names;
 mod object;
 mod open;
 mod options;
+mod pending;
 mod retry;
 mod stats;
 
@@ -38,7 +39,9 @@ pub use options::{ChosenBy, OriginError, OriginOptions, S3Keys, S3Options};
 pub use stats::{OriginCounts, OriginOperation};
 
 use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, SectorChecksums};
+use forebay_types::{
+    Attr, DirEntry, Failure, FailureKind, FileVersion, PartPage, SectorChecksums, UploadMarker, UploadPage,
+};
 
 /// How much room the file system of an origin has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -204,6 +207,32 @@ pub trait Origin: Send + Sync + 'static {
         Err(read_only(self.url(), path))
     }
 
+    /// The parts of an upload with numbers above `after`, at most `max` of them (at least one is allowed for), each as it was
+    /// sent last. None of those in between is left out.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such upload (any more), `Unsupported` by an origin that does not tell; see the trait's
+    /// contract for the rest.
+    async fn list_parts(&self, path: &[u8], _upload: &str, _after: u32, _max: usize) -> Result<PartPage, Failure> {
+        Err(untold(self.url(), path))
+    }
+
+    /// The uploads under way of files whose paths start with `prefix`, which may end in the middle of a name, at most `max` of
+    /// them (at least one is allowed for; there may be fewer, even none, and more may follow): those that were not begun by
+    /// this process, too. They come in the order of their paths, after `after`. A name in it may be another one than
+    /// [`Origin::begin_upload`] has answered; both mean the upload.
+    ///
+    /// # Errors
+    /// `Unsupported` by an origin that does not tell; see the trait's contract for the rest.
+    async fn list_uploads(
+        &self,
+        prefix: &[u8],
+        _after: Option<&UploadMarker>,
+        _max: usize,
+    ) -> Result<UploadPage, Failure> {
+        Err(untold(self.url(), prefix))
+    }
+
     /// Makes `to` a file with the bytes that `from` has now.
     ///
     /// # Errors
@@ -244,6 +273,14 @@ pub trait Origin: Send + Sync + 'static {
 fn read_only(url: &str, path: &[u8]) -> Failure {
     let message = format!("{}: this kind of origin takes no changes", names::shown(url, path));
     Failure::new(FailureKind::ReadOnly, message)
+}
+
+fn untold(url: &str, path: &[u8]) -> Failure {
+    let message = format!(
+        "{}: this kind of origin does not tell which uploads are under way, nor their parts",
+        names::shown(url, path)
+    );
+    Failure::new(FailureKind::Unsupported, message)
 }
 
 /// One page of a directory.

@@ -7,7 +7,8 @@
 //!   exist and the directory shadows the file.
 //! * **Listings** take one page of the origin at a time (`object/listing.rs`).
 //! * **Changes** (`object/writes.rs`) are whole objects and uploads in parts, and answer what a HEAD says of them afterwards;
-//!   large objects are copied in parts (`object/copy.rs`); directories of their own are markers (`object/markers.rs`).
+//!   large objects are copied in parts (`object/copy.rs`); directories of their own are markers (`object/markers.rs`). What S3
+//!   has of uploads it is asked by requests of our own (`object/asking.rs`).
 //! * Every attempt has a permit and a time limit, and failures are tried again (`object/attempts.rs`); what the origin
 //!   said is kept whole (`object/exchange.rs`) and explained (`object/failure.rs`).
 //!
@@ -19,6 +20,7 @@
 //! same.
 
 mod addresses;
+mod asking;
 mod attempts;
 mod build;
 mod copy;
@@ -41,7 +43,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, SectorChecksums, VersionTag};
+use forebay_types::{
+    Attr, DirEntry, Failure, FailureKind, FileVersion, PartPage, SectorChecksums, UploadMarker, UploadPage, VersionTag,
+};
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
@@ -53,6 +57,7 @@ use crate::names::{check_path, invalid, not_a_directory, not_found, shown};
 use crate::retry::Verdict;
 use crate::stats::Operation;
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
+use asking::Begun;
 use attempts::Requests;
 use build::{Client, Flavor};
 use exchange::Exchange;
@@ -80,6 +85,7 @@ pub struct ObjectStoreOrigin {
     client: Client,
     /// Shared with what goes on after its caller has left.
     requests: Arc<Requests>,
+    begun: Begun,
     warned_of_names: AtomicBool,
 }
 
@@ -93,7 +99,7 @@ impl ObjectStoreOrigin {
     ) -> Result<Self, OriginError> {
         let client = build::build(url, options, variables)?;
         let requests = Arc::new(Requests::new(normal.into(), client.setting.clone(), options));
-        Ok(Self { client, requests, warned_of_names: AtomicBool::new(false) })
+        Ok(Self { client, requests, begun: Begun::default(), warned_of_names: AtomicBool::new(false) })
     }
 
     /// The key of a path, and the key as the client takes it; `NotFound` for what no key can be.
@@ -400,6 +406,19 @@ impl Origin for ObjectStoreOrigin {
 
     async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
         self.abort(path, upload).await
+    }
+
+    async fn list_parts(&self, path: &[u8], upload: &str, after: u32, max: usize) -> Result<PartPage, Failure> {
+        self.parts_of(path, upload, after, max).await
+    }
+
+    async fn list_uploads(
+        &self,
+        prefix: &[u8],
+        after: Option<&UploadMarker>,
+        max: usize,
+    ) -> Result<UploadPage, Failure> {
+        self.uploads_below(prefix, after, max).await
     }
 
     async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {

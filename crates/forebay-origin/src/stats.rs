@@ -13,7 +13,7 @@ use serde::Serialize;
 pub(crate) enum Operation {
     /// Attributes of a file.
     Stat,
-    /// A page of a directory.
+    /// A page of a directory, of uploads, or of the parts of one.
     List,
     /// Bytes of a file.
     Read,

@@ -13,6 +13,7 @@
 //! * [`Subject`]: what a request is about, as a record of requests tells it;
 //! * [`AccessList`]: which clients read what a mount shows, and which change it;
 //! * [`Tenure`]: until when something is held, by the holder's clock;
+//! * [`UploadedPart`], [`PendingUpload`] and [`FilePart`]: what an origin tells of uploads in parts, and of what they have made;
 //! * [`IoBackend`], [`ServeMode`], [`FuseIo`], [`TcpSecurity`], [`TcpZeroCopy`], [`AuditEvents`] and [`S3Checksum`]: choices of an operator
 //!   that parts carry out;
 //! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
@@ -34,6 +35,7 @@ mod quantity;
 mod role;
 mod subject;
 mod tenure;
+mod uploads;
 
 pub use acl::{AccessList, AccessListError, MAX_LISTED};
 pub use attr::{Attr, DirEntry, FileKind};
@@ -50,3 +52,4 @@ pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};
 pub use role::{Permission, Role, UnknownRole};
 pub use subject::{MAX_SUBJECT_FILES, MAX_SUBJECT_PATH, Subject};
 pub use tenure::Tenure;
+pub use uploads::{FilePart, PartPage, PendingUpload, UploadMarker, UploadPage, UploadedPart};

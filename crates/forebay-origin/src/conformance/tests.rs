@@ -7,7 +7,7 @@ use forebay_testkit::{S3Server, VersityGw};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 
-use super::{Fixture, check};
+use super::{Fixture, check, uploads_come_in_pages};
 use crate::object::test_support::{FlatS3, s3_origin, s3_store};
 use crate::{FakeOrigin, FileOrigin, Origin, OriginOptions};
 
@@ -113,14 +113,18 @@ impl Fixture for Flat {
 
 #[tokio::test]
 async fn the_fake_origin_conforms() {
-    check(&Fake(FakeOrigin::new("fake://test"))).await;
+    let origin = FakeOrigin::new("fake://test");
+    check(&Fake(origin.clone())).await;
+    uploads_come_in_pages(&origin).await;
 }
 
 #[tokio::test]
 async fn the_file_origin_conforms() {
     let root = tempfile::tempdir().unwrap();
     let origin = FileOrigin::new("file:///test", root.path(), &OriginOptions::default()).unwrap();
-    check(&Files { origin: Arc::new(origin), root: root.path().to_owned() }).await;
+    let fixture = Files { origin: Arc::new(origin), root: root.path().to_owned() };
+    check(&fixture).await;
+    uploads_come_in_pages(&*fixture.origin).await;
 }
 
 #[tokio::test]
@@ -131,8 +135,9 @@ async fn the_s3_origin_conforms_on_the_testkits_server() {
     for (in_place, bucket) in [(true, "bucket"), (false, "another")] {
         server.create_bucket(bucket).unwrap();
         let url = format!("s3://{bucket}/some%20prefix");
-        let origin = s3_origin(&server.url(), &url, keys, |options| options.in_place = in_place);
-        check(&S3 { origin: Arc::new(origin), store: s3_store(&server.url(), bucket, keys) }).await;
+        let origin = Arc::new(s3_origin(&server.url(), &url, keys, |options| options.in_place = in_place));
+        check(&S3 { origin: origin.clone(), store: s3_store(&server.url(), bucket, keys) }).await;
+        uploads_come_in_pages(&*origin).await;
     }
 }
 
@@ -149,6 +154,8 @@ async fn the_s3_origin_conforms_on_versitygw() {
 async fn the_s3_origin_conforms_on_a_flat_store_with_shadowing_and_markers() {
     for server in [FlatS3::start(), FlatS3::start_hiding_markers()] {
         let origin = Arc::new(s3_origin(&server.url(), "s3://bucket", ("a", "s"), |_| {}));
-        check(&Flat { origin, server }).await;
+        let flat = Flat { origin: origin.clone(), server };
+        check(&flat).await;
+        uploads_come_in_pages(&*origin).await;
     }
 }

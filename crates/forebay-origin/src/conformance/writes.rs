@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_types::{Attr, Failure, FailureKind, FileVersion};
+use forebay_types::{Attr, Failure, FailureKind, FileVersion, PartPage};
 
 use super::asking::{assert_not_found, file, is_directory, list_all, read, stat};
 use super::fixture::Fixture;
@@ -25,6 +25,8 @@ pub(super) async fn check(fixture: &dyn Fixture) {
     completing_again_is_answered_alike(&*origin).await;
     an_upload_that_is_given_up_leaves_nothing(&*origin).await;
     parts_are_numbered_from_one_to_ten_thousand(&*origin).await;
+    the_parts_of_an_upload_are_told_as_they_were_sent_last(&*origin).await;
+    uploads_are_told_until_they_are_over(&*origin).await;
     a_copy_has_the_bytes_of_now_and_replaces_what_was_there(&*origin).await;
     a_removed_file_is_gone(&*origin).await;
     each_replacement_is_another_version(&origin).await;
@@ -165,6 +167,115 @@ async fn parts_are_numbered_from_one_to_ten_thousand(origin: &dyn Origin) {
     origin.abort_upload(path.as_bytes(), &upload).await.unwrap();
 }
 
+async fn the_parts_of_an_upload_are_told_as_they_were_sent_last(origin: &dyn Origin) {
+    let path = "uploads/told";
+    let upload = begin(origin, path).await;
+    assert_eq!(origin.list_parts(path.as_bytes(), &upload, 0, 10).await, Ok(PartPage::default()));
+    // A server may leave the quotes out that another one has.
+    let plain = |tag: &str| tag.replace('"', "");
+    part(origin, path, &upload, 2, b"not the last word").await;
+    let mut sent = Vec::new();
+    for (number, bytes) in [(1, &b"one"[..]), (2, b"two, sent again"), (7, b"seven")] {
+        let tag = part(origin, path, &upload, number, bytes).await;
+        sent.push((number, plain(&tag), bytes.len() as u64));
+    }
+    for (after, max, told, has_more) in [
+        (0, 10, &sent[..], false),
+        (0, 3, &sent, false),
+        (0, 2, &sent[..2], true),
+        (1, 1, &sent[1..2], true),
+        (2, 1, &sent[2..], false),
+        (5, 9, &sent[2..], false),
+        (7, 9, &[], false),
+    ] {
+        let page = origin.list_parts(path.as_bytes(), &upload, after, max).await.unwrap();
+        let found: Vec<_> = page.parts.iter().map(|part| (part.number, plain(&part.tag), part.size)).collect();
+        assert_eq!((&found[..], page.has_more), (told, has_more), "at most {max} after {after}");
+    }
+    let first = origin.list_parts(path.as_bytes(), &upload, 0, 1).await.unwrap().parts.remove(0);
+    for (path, upload) in [("uploads/another", &*upload), (path, "nonsense"), (path, "0:0"), (path, "")] {
+        let failure = origin.list_parts(path.as_bytes(), upload, 0, 10).await.unwrap_err();
+        assert_eq!(failure.kind(), FailureKind::NotFound, "`{upload}` of {path}: {failure}");
+    }
+    let attr = origin.complete_upload(path.as_bytes(), &upload, 3, &[first.tag]).await.unwrap();
+    assert_contents(origin, &file(&attr), b"one").await;
+    let failure = origin.list_parts(path.as_bytes(), &upload, 0, 10).await.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::NotFound, "it is complete: {failure}");
+}
+
+async fn uploads_are_told_until_they_are_over(origin: &dyn Origin) {
+    let paths = ["pending/a/one", "pending/a/two", "pending/b"];
+    let mut begun = Vec::new();
+    for path in paths.into_iter().chain(["pending/a/one"]) {
+        begun.push((path, begin(origin, path).await));
+    }
+    let told = async |prefix: &str| {
+        let page = origin.list_uploads(prefix.as_bytes(), None, 100).await.unwrap();
+        assert_eq!(page.next, None);
+        let pending = page.uploads.into_iter();
+        pending.map(|pending| (String::from_utf8(pending.path).unwrap(), pending.upload)).collect::<Vec<_>>()
+    };
+    for (prefix, expected) in [
+        ("pending/", &[paths[0], paths[0], paths[1], paths[2]][..]),
+        ("pending/a/", &[paths[0], paths[0], paths[1]]),
+        ("pending/a/t", &[paths[1]]),
+        ("pending/a/two", &[paths[1]]),
+        ("pending/c", &[]),
+    ] {
+        let found = told(prefix).await;
+        let mut names: Vec<_> = found.iter().map(|(path, _)| path.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, expected, "{prefix}");
+    }
+    // By whatever name it is called.
+    let (path, upload) = told("pending/b").await.remove(0);
+    part(origin, &path, &upload, 1, b"a part").await;
+    assert_eq!(origin.list_parts(path.as_bytes(), &begun[2].1, 0, 10).await.unwrap().parts.len(), 1);
+    for (path, upload) in told("pending/").await {
+        origin.abort_upload(path.as_bytes(), &upload).await.unwrap();
+    }
+    assert_eq!(told("pending/").await, []);
+    for (path, upload) in begun {
+        let failure = origin.list_parts(path.as_bytes(), &upload, 0, 10).await.unwrap_err();
+        assert_eq!(failure.kind(), FailureKind::NotFound, "{path}: {failure}");
+    }
+}
+
+/// Not of versitygw, which goes on elsewhere than it ended where one file has several uploads.
+#[cfg(test)]
+pub(crate) async fn uploads_come_in_pages(origin: &dyn Origin) {
+    use forebay_types::UploadMarker;
+
+    let mut begun = Vec::new();
+    for path in ["paged/c", "paged/a b&c", "paged/b", "paged/b", "paged/ü"] {
+        begun.push((path, begin(origin, path).await));
+    }
+    let expected = ["paged/a b&c", "paged/b", "paged/b", "paged/c", "paged/ü"];
+    for max in [1, 2, 3, 5, 100] {
+        let (mut found, mut after): (Vec<_>, Option<UploadMarker>) = (Vec::new(), None);
+        loop {
+            let page = origin.list_uploads(b"paged/", after.as_ref(), max).await.unwrap();
+            assert!(page.uploads.len() <= max);
+            found.extend(page.uploads.into_iter().map(|pending| (pending.path, pending.upload)));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let names: Vec<_> = found.iter().map(|(path, _)| String::from_utf8_lossy(path).into_owned()).collect();
+        assert_eq!(names, expected, "pages of {max}");
+        assert_ne!(found[1].1, found[2].1, "pages of {max}");
+    }
+    // From a name on that need not be there.
+    let marker = UploadMarker { path: b"paged/b".to_vec(), upload: String::new() };
+    let page = origin.list_uploads(b"paged/", Some(&marker), 100).await.unwrap();
+    let names: Vec<_> = page.uploads.iter().map(|pending| &*pending.path).collect();
+    assert_eq!(names, [b"paged/c".as_slice(), "paged/ü".as_bytes()]);
+    for (path, upload) in begun {
+        origin.abort_upload(path.as_bytes(), &upload).await.unwrap();
+    }
+}
+
 async fn a_copy_has_the_bytes_of_now_and_replaces_what_was_there(origin: &dyn Origin) {
     put(origin, "copies/from", "old bytes").await;
     put(origin, "copies/from", "the bytes").await;
@@ -280,6 +391,8 @@ async fn names_that_cannot_be_are_refused(origin: &dyn Origin) {
         for (verb, result) in all_verbs(origin, path.as_bytes()).await {
             assert_eq!(result.unwrap_err().kind(), kind, "{verb} of {path:?}");
         }
+        let listed = origin.list_parts(path.as_bytes(), "upload", 0, 1).await;
+        assert_eq!(listed.unwrap_err().kind(), kind, "list_parts of {path:?}");
     }
 }
 

@@ -59,7 +59,8 @@ pub struct FakeCounts {
     pub gets: u64,
     /// Bytes that successful reads delivered.
     pub bytes: u64,
-    /// Calls of [`Origin::list`](crate::Origin::list).
+    /// Calls of [`Origin::list`](crate::Origin::list), [`Origin::list_parts`](crate::Origin::list_parts) and
+    /// [`Origin::list_uploads`](crate::Origin::list_uploads).
     pub lists: u64,
     /// Calls of [`Origin::stat`](crate::Origin::stat).
     pub stats: u64,

@@ -1,15 +1,17 @@
 //! What changes a [`FakeOrigin`](super::FakeOrigin): each verb is one step under the lock, as if nothing could come in between.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use bytes::{Bytes, BytesMut};
-use forebay_types::{Attr, Failure};
+use forebay_types::{Attr, Failure, PartPage, UploadMarker, UploadPage, UploadedPart};
 
 use super::state::{FakeOriginState, Upload};
 use crate::names::{
     check_part, check_parts, exists, is_a_directory, no_such_part, no_such_upload, not_a_directory, not_empty,
     not_found, not_of_size,
 };
+use crate::pending::Collecting;
 
 impl FakeOriginState {
     pub(super) fn store_file(&mut self, path: &[u8], bytes: Bytes) -> Result<(), Failure> {
@@ -74,6 +76,27 @@ impl FakeOriginState {
         let attr = self.attr_in(path)?;
         self.completed.insert(name.to_owned(), attr.clone());
         Ok(attr)
+    }
+
+    /// Nobody looks at a clock here: when a part was taken is not known.
+    pub(super) fn parts_of(&self, path: &[u8], upload: &str, after: u32, max: usize) -> Result<PartPage, Failure> {
+        let upload = self.uploads.get(upload).filter(|upload| upload.path == path);
+        let upload = upload.ok_or_else(|| no_such_upload(&self.url, path))?;
+        let mut beyond = upload.parts.range((Bound::Excluded(after), Bound::Unbounded));
+        let part = |(number, (tag, bytes)): (&u32, &(String, Bytes))| UploadedPart {
+            number: *number,
+            tag: tag.clone(),
+            size: bytes.len() as u64,
+            modified_nanos: 0,
+        };
+        let parts = beyond.by_ref().take(max).map(part).collect();
+        Ok(PartPage { parts, has_more: beyond.next().is_some() })
+    }
+
+    pub(super) fn uploads_below(&self, prefix: &[u8], after: Option<&UploadMarker>, max: usize) -> UploadPage {
+        let mut collecting = Collecting::new(prefix, after, max);
+        self.uploads.iter().for_each(|(name, upload)| collecting.add(&upload.path, name, 0));
+        collecting.page()
     }
 
     pub(super) fn copy_file(&mut self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {

@@ -10,21 +10,23 @@
 //! that a repeated request gets the same answer. A process that was started since does not know, and says that there is
 //! no such upload.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_types::{Attr, Failure};
+use forebay_types::{Attr, Failure, PartPage, UploadMarker, UploadPage, UploadedPart};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tracing::{info, warn};
 
-use super::directory::{Directory, HIDDEN, nanos};
+use super::directory::{Directory, HIDDEN, nanos, proc_path};
 use super::given_up::GivenUp;
 use super::writes::new_name;
 use crate::names::{no_such_part, no_such_upload, not_of_size};
+use crate::pending::Collecting;
 
 /// Hidden files and directories that were not touched for so long are left over.
 const LEFT_OVER: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -119,6 +121,54 @@ impl Directory {
         Ok(())
     }
 
+    pub(super) fn list_parts(&self, path: &[u8], upload: &str, after: u32, max: usize) -> Result<PartPage, Failure> {
+        let directory = self.upload(path, upload)?;
+        // Whoever completes the upload or gives it up waits for it: of what is removed meanwhile, parts would be left out.
+        rustix::fs::flock(&directory, FlockOperation::LockShared).map_err(|error| self.failure(path, error))?;
+        self.upload(path, upload)?;
+        let mut numbers = Vec::new();
+        let entries = std::fs::read_dir(proc_path(&directory)).map_err(|error| self.io_failure(path, &error))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| self.io_failure(path, &error))?;
+            numbers.extend(number_of(&entry.file_name()).filter(|number| *number > after));
+        }
+        numbers.sort_unstable();
+        let has_more = numbers.len() > max;
+        numbers.truncate(max);
+        let part = |number: u32| -> Result<UploadedPart, Failure> {
+            let stat = rustix::fs::statat(&directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(|error| self.failure(path, error))?;
+            let modified_nanos = nanos(stat.st_mtime, stat.st_mtime_nsec);
+            Ok(UploadedPart { number, tag: part_tag(&stat), size: length(&stat), modified_nanos })
+        };
+        let parts = numbers.into_iter().map(part).collect::<Result<Vec<_>, Failure>>()?;
+        Ok(PartPage { parts, has_more })
+    }
+
+    pub(super) fn list_uploads(
+        &self,
+        prefix: &[u8],
+        after: Option<&UploadMarker>,
+        max: usize,
+    ) -> Result<UploadPage, Failure> {
+        let root = self.root(&[])?;
+        let mut collecting = Collecting::new(prefix, after, max);
+        for entry in std::fs::read_dir(&self.root).map_err(|error| self.io_failure(&[], &error))? {
+            let name = entry.map_err(|error| self.io_failure(&[], &error))?.file_name();
+            let Some(upload) = name_in(&name) else { continue };
+            let directory = match open_directory(&root, &hidden(upload)) {
+                Ok(directory) => directory,
+                // It is over, or the draft of a file, which is called so, too.
+                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(error) => return Err(self.failure(&[], error)),
+            };
+            // Nobody knows the name of one that is only being begun.
+            let Some((path, begun)) = purpose(&directory) else { continue };
+            collecting.add(&path, upload, nanos(begun.st_mtime, begun.st_mtime_nsec));
+        }
+        Ok(collecting.page())
+    }
+
     /// Removes what was left over by processes that ended in the middle of something.
     pub(super) fn remove_left_over(&self) {
         let is_old = |entry: &std::fs::DirEntry| {
@@ -139,18 +189,14 @@ impl Directory {
     /// The directory of an upload of `path`.
     fn upload(&self, path: &[u8], upload: &str) -> Result<OwnedFd, Failure> {
         let missing = || no_such_upload(&self.url, path);
-        // Nothing else than what `new_name` gives: no `/`, no `..`.
-        if upload.len() != 32 || !upload.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        if !is_name(upload) {
             return Err(missing());
         }
         let directory = open_directory(&self.root(path)?, &hidden(upload)).map_err(|error| match error {
             Errno::NOENT => missing(),
             error => self.failure(path, error),
         })?;
-        let is_of_path = open_file(&directory, PATH).is_ok_and(|mut file| {
-            let mut known = Vec::new();
-            std::io::Read::read_to_end(&mut file, &mut known).is_ok() && known == path
-        });
+        let is_of_path = purpose(&directory).is_some_and(|(known, _)| known == path);
         if is_of_path { Ok(directory) } else { Err(missing()) }
     }
 
@@ -172,6 +218,32 @@ impl Directory {
 
 fn hidden(upload: &str) -> String {
     format!("{}{upload}", String::from_utf8_lossy(HIDDEN))
+}
+
+/// Whether an upload may be called so: nothing else than what `new_name` gives, no `/`, no `..`.
+fn is_name(upload: &str) -> bool {
+    upload.len() == 32 && upload.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The upload whose directory is called so.
+fn name_in(directory: &OsStr) -> Option<&str> {
+    let upload = directory.as_encoded_bytes().strip_prefix(HIDDEN)?;
+    std::str::from_utf8(upload).ok().filter(|upload| is_name(upload))
+}
+
+/// The number of the part that is called so; `None` for what is none: a draft of one, or what says what the upload is for.
+fn number_of(name: &OsStr) -> Option<u32> {
+    let text = name.to_str()?;
+    let number: u32 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+/// What an upload is for, and what is known of the file that says so, which is as old as the upload.
+fn purpose(directory: &OwnedFd) -> Option<(Vec<u8>, Stat)> {
+    let mut file = open_file(directory, PATH).ok()?;
+    let mut path = Vec::new();
+    file.read_to_end(&mut path).ok()?;
+    Some((path, rustix::fs::fstat(&file).ok()?))
 }
 
 fn open_directory(root: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {

@@ -21,6 +21,7 @@ use object_store::multipart::MultipartStore;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
+use super::asking::Asking;
 use super::attempts::AT_WORK;
 use super::exchange::ObservingConnector;
 use super::failure::Setting;
@@ -49,6 +50,8 @@ pub(crate) struct Client {
     pub(crate) setting: Setting,
     /// `None` for http.
     pub(crate) writer: Option<Writer>,
+    /// `None` for all but S3, and where nobody signs.
+    pub(crate) asking: Option<Asking>,
     /// What all keys of this origin start with: empty, or ending in `/`.
     pub(crate) prefix: String,
 }
@@ -182,7 +185,9 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
     // Not every server deletes many objects with one request, and then its answer names keys, which the client refuses to
     // read when they end in `/`.
     builder = builder.with_disable_bulk_delete(true).with_credentials(Arc::clone(store.credentials()));
-    builder = builder.with_http_connector(connector_for_changes(options, plain_allowed));
+    let connector = connector_for_changes(options, plain_allowed);
+    let made = connector.made();
+    builder = builder.with_http_connector(connector);
     for (key, value) in settings_for_changes(options) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
@@ -194,14 +199,26 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
             builder = builder.with_unsigned_payload(true).with_checksum_algorithm(Checksum::CRC64NVME);
         }
     }
-    let writer = Some(Writer::new(builder.build().map_err(refuse)?, LARGEST_S3_COPY));
+    let has_checksums = builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_some();
+    let changes = builder.build().map_err(refuse)?;
+    let http = made.take().filter(|_| !options.s3.anonymous);
+    let asking = http.map(|http| Asking::new(Arc::new(changes.clone()), http, has_checksums));
+    let writer = Some(Writer::new(changes, LARGEST_S3_COPY));
     let setting = Setting {
         endpoint: endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com")),
         bucket: format!("bucket `{bucket}`"),
         region: Some(region),
         credentials,
     };
-    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, writer, prefix: prefix(url)? })
+    Ok(Client {
+        flavor: Flavor::S3,
+        store: store.clone(),
+        pages: Some(store),
+        setting,
+        writer,
+        asking,
+        prefix: prefix(url)?,
+    })
 }
 
 const KEY_PROVIDERS_OF_CONTAINERS: [&str; 2] =
@@ -256,7 +273,15 @@ fn build_gcs(url: &Url, options: &OriginOptions, variables: &Variables) -> Resul
             "the environment (GOOGLE_APPLICATION_CREDENTIALS) or this machine's service account".to_owned(),
         ),
     };
-    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, writer, prefix: prefix(url)? })
+    Ok(Client {
+        flavor: Flavor::S3,
+        store: store.clone(),
+        pages: Some(store),
+        setting,
+        writer,
+        asking: None,
+        prefix: prefix(url)?,
+    })
 }
 
 fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
@@ -297,6 +322,7 @@ fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Res
         pages: Some(store),
         setting,
         writer,
+        asking: None,
         prefix: prefix(url)?,
     })
 }
@@ -317,7 +343,8 @@ fn build_http(url: &Url, options: &OriginOptions) -> Result<Client, OriginError>
     let host = url.host_str().unwrap_or_default();
     let setting =
         Setting { endpoint: host.to_owned(), bucket: format!("site `{host}`"), region: None, credentials: None };
-    Ok(Client { flavor: Flavor::Http, store, pages: None, setting, writer: None, prefix: String::new() })
+    let (writer, asking, prefix) = (None, None, String::new());
+    Ok(Client { flavor: Flavor::Http, store, pages: None, setting, writer, asking, prefix })
 }
 
 fn no_retries() -> RetryConfig {

@@ -140,24 +140,43 @@ impl Exchange {
 pub(crate) struct ObservingConnector {
     connector: Box<dyn HttpConnector>,
     for_changes: bool,
+    made: Made,
+}
+
+/// The HTTP client that a connector made last: that of the object store's client, which makes those for credentials before.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Made(Arc<Mutex<Option<HttpClient>>>);
+
+impl Made {
+    /// The client, once it is made.
+    pub(crate) fn take(&self) -> Option<HttpClient> {
+        self.0.lock().take()
+    }
 }
 
 impl ObservingConnector {
     /// For a client that reads.
     pub(crate) fn for_reads(connector: Box<dyn HttpConnector>) -> Self {
-        Self { connector, for_changes: false }
+        Self { connector, for_changes: false, made: Made::default() }
     }
 
     /// For a client that is used for changes only, and gets its credentials elsewhere.
     pub(crate) fn for_changes(connector: Box<dyn HttpConnector>) -> Self {
-        Self { connector, for_changes: true }
+        Self { connector, for_changes: true, made: Made::default() }
+    }
+
+    /// Where the client will be that it makes, for requests of our own.
+    pub(crate) fn made(&self) -> Made {
+        self.made.clone()
     }
 }
 
 impl HttpConnector for ObservingConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = self.connector.connect(options)?;
-        Ok(HttpClient::new(ObservingService { client, for_changes: self.for_changes }))
+        let client = HttpClient::new(ObservingService { client, for_changes: self.for_changes });
+        *self.made.0.lock() = Some(client.clone());
+        Ok(client)
     }
 }
 

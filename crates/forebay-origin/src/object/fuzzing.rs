@@ -1,7 +1,8 @@
-//! What a fuzzer feeds to the reader of listings and of what an object store answers to a change.
+//! What a fuzzer feeds to the reader of listings, of uploads and of what an object store answers to a change.
 
 use std::collections::BTreeSet;
 
+use super::asking::read_lists;
 use super::exchange;
 use super::in_place::read_head;
 use super::listing::{Listed, Position, RawPage, is_usable_name, merge, parse};
@@ -38,6 +39,18 @@ pub fn listing(pages: &[&[u8]], prefix: &str, max: usize) {
     }
     let names: BTreeSet<&String> = given_out.iter().collect();
     assert!(!is_in_order || names.len() == given_out.len(), "a name comes once: {given_out:?}");
+}
+
+/// An object store tells the parts of an upload, or uploads.
+///
+/// # Panics
+/// When parts are given out that nobody asked for, or in another order than that of their numbers.
+pub fn uploads(xml: &[u8], after: u32, max: usize) {
+    let (parts, _uploads) = read_lists(xml, after, max);
+    let Some(page) = parts else { return };
+    assert!(page.parts.len() <= max && page.parts.iter().all(|part| part.number > after), "{page:?}");
+    assert!(page.parts.is_sorted_by(|before, part| before.number < part.number), "{page:?}");
+    assert!(!page.has_more || !page.parts.is_empty(), "who goes on must know from where: {page:?}");
 }
 
 /// A client sends `text` as the token of a page.

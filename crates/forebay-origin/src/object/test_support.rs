@@ -130,12 +130,16 @@ impl Objects {
         if query.contains_key("list-type") {
             return self.list(&query);
         }
+        if request.method == "GET" && query.contains_key("uploads") {
+            return self.list_uploads(&query);
+        }
         let path = url.path().strip_prefix("/bucket/").unwrap();
         let mut key = String::from(object_store::path::Path::from_url_path(path).unwrap());
         if path.ends_with('/') {
             key.push('/');
         }
         match &*request.method {
+            "GET" if query.contains_key("uploadId") => self.list_parts(&key, &query),
             "GET" | "HEAD" => self.read(request, &key),
             "PUT" if query.contains_key("uploadId") => self.part(request, &key, &query),
             "PUT" => self.write(request, &key),
@@ -207,6 +211,51 @@ impl Objects {
         CannedResponse::new(200, body)
     }
 
+    fn list_parts(&self, key: &str, query: &BTreeMap<String, String>) -> CannedResponse {
+        let Some(upload) = self.uploads.get(&query["uploadId"]).filter(|upload| upload.key == key) else {
+            return CannedResponse::s3_error(404, "NoSuchUpload", "gone");
+        };
+        let (max, after): (usize, u32) =
+            (query["max-parts"].parse().unwrap(), query["part-number-marker"].parse().unwrap());
+        let beyond: Vec<_> = upload.parts.iter().filter(|(number, _)| **number > after).collect();
+        let mut body = format!("<ListPartsResult><IsTruncated>{}</IsTruncated>", beyond.len() > max);
+        for (number, (etag, bytes)) in beyond.into_iter().take(max) {
+            let (etag, size) = (etag.replace('"', "&quot;"), bytes.len());
+            body += &format!(
+                "<Part><PartNumber>{number}</PartNumber><LastModified>2024-05-06T07:08:09.000Z</LastModified>\
+                 <ETag>{etag}</ETag><Size>{size}</Size></Part>"
+            );
+        }
+        CannedResponse::new(200, body + "</ListPartsResult>")
+    }
+
+    fn list_uploads(&self, query: &BTreeMap<String, String>) -> CannedResponse {
+        let get = |name: &str| query.get(name).map(String::as_str).unwrap_or_default();
+        let (key_marker, id_marker, max) = (get("key-marker"), get("upload-id-marker"), get("max-uploads"));
+        let is_beyond =
+            |key: &str, id: &str| key > key_marker || (key == key_marker && !id_marker.is_empty() && id > id_marker);
+        let all = self.uploads.iter().map(|(id, upload)| (upload.key.as_str(), id.as_str()));
+        let found: BTreeSet<(&str, &str)> =
+            all.filter(|(key, id)| key.starts_with(get("prefix")) && is_beyond(key, id)).collect();
+        let max: usize = max.parse().unwrap();
+        let mut body = String::from("<ListMultipartUploadsResult>");
+        for (key, id) in found.iter().take(max) {
+            let key = escape(key);
+            body += &format!(
+                "<Upload><Key>{key}</Key><UploadId>{id}</UploadId>\
+                 <Initiated>2024-05-06T07:08:09.000Z</Initiated></Upload>"
+            );
+        }
+        if let Some((key, id)) = found.iter().take(max).next_back().filter(|_| found.len() > max) {
+            let key = escape(key);
+            body += &format!(
+                "<IsTruncated>true</IsTruncated><NextKeyMarker>{key}</NextKeyMarker>\
+                 <NextUploadIdMarker>{id}</NextUploadIdMarker>"
+            );
+        }
+        CannedResponse::new(200, body + "</ListMultipartUploadsResult>")
+    }
+
     fn read(&self, request: &CannedRequest, key: &str) -> CannedResponse {
         let Some(Object { bytes, etag, mark }) = self.by_key.get(key) else {
             return CannedResponse::s3_error(404, "NoSuchKey", "gone");
@@ -245,7 +294,6 @@ impl Objects {
             .filter(|name| name.as_str() > after)
             .filter(|name| !(self.hides_markers && name == prefix && !get("delimiter").is_empty()))
             .collect();
-        let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let mut body = String::from("<ListBucketResult>");
         for name in names.iter().take(max) {
             let key = escape(name);
@@ -266,4 +314,8 @@ impl Objects {
         }
         CannedResponse::new(200, body + "</ListBucketResult>")
     }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

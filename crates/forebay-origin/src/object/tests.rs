@@ -1,5 +1,6 @@
 //! Faults and refusals, over real sockets.
 
+mod asking;
 mod clouds;
 mod reading;
 mod writes;

@@ -107,6 +107,9 @@ impl ObjectStoreOrigin {
             writer.uploads.create_multipart_opts(&key, options)
         };
         let (id, _) = self.change(Operation::Begin, path, Duration::ZERO, begin).await?;
+        if self.client.asking.is_some() {
+            self.begun.remember(&id, &mark);
+        }
         Ok(format!("{mark}:{id}"))
     }
 
@@ -270,8 +273,9 @@ impl ObjectStoreOrigin {
             has_parts && attr.modified_nanos >= since
         };
         let is_ours = match metadata.get(&self.mark_name()) {
-            Some(found) => **found == *mark,
-            None => lost_since.is_some_and(is_likely),
+            Some(found) if !mark.is_empty() => **found == *mark,
+            // One that was told without its mark (`object/asking.rs`), or there is no metadata.
+            _ => lost_since.is_some_and(is_likely),
         };
         if is_ours && attr.size() == size { Ok(attr) } else { Err(gone()) }
     }
@@ -299,8 +303,8 @@ impl ObjectStoreOrigin {
         Attribute::Metadata(name.into())
     }
 
-    /// The mark and the origin's name of an upload.
-    fn upload<'a>(&self, path: &[u8], upload: &'a str) -> Result<(&'a str, String), Failure> {
+    /// The mark, which may be empty, and the origin's name of an upload, which is empty on Azure.
+    pub(super) fn upload<'a>(&self, path: &[u8], upload: &'a str) -> Result<(&'a str, String), Failure> {
         let (mark, id) = upload.split_once(':').ok_or_else(|| no_such_upload(&self.requests.url, path))?;
         Ok((mark, id.to_owned()))
     }

@@ -375,29 +375,56 @@ impl S3 for Backend {
             request.input;
         self.uploads.check(&upload_id, &bucket, &key, part_number)?;
         let draft = self.drafts.receive("part", body, content_length, checksum_crc64nvme.as_deref()).await?;
-        let e_tag = Some(self.uploads.add(&self.drafts, &upload_id, (&bucket, &key), part_number, draft)?);
+        let part = (draft, checksum_crc64nvme.clone());
+        let e_tag = Some(self.uploads.add(&self.drafts, &upload_id, (&bucket, &key), part_number, part)?);
         Ok(S3Response::new(UploadPartOutput { e_tag, checksum_crc64nvme, ..UploadPartOutput::default() }))
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
-        let ListPartsInput { bucket, key, upload_id, .. } = request.input;
-        let parts = Some(self.uploads.parts(&upload_id, &bucket, &key)?);
-        let (bucket, key, upload_id) = (Some(bucket), Some(key), Some(upload_id));
-        Ok(S3Response::new(ListPartsOutput { bucket, key, upload_id, parts, ..ListPartsOutput::default() }))
+        let ListPartsInput { bucket, key, upload_id, max_parts, part_number_marker, .. } = request.input;
+        let (after, max) = (part_number_marker.unwrap_or(0), max_parts.unwrap_or(MAX_KEYS).clamp(0, MAX_KEYS));
+        let (parts, is_truncated) =
+            self.uploads.parts(&upload_id, (&bucket, &key), after, usize::try_from(max).unwrap_or(0))?;
+        let next = parts.last().and_then(|part| part.part_number).filter(|_| is_truncated);
+        Ok(S3Response::new(ListPartsOutput {
+            bucket: Some(bucket),
+            key: Some(key),
+            upload_id: Some(upload_id),
+            is_truncated: Some(is_truncated),
+            max_parts: Some(max),
+            part_number_marker: Some(after),
+            next_part_number_marker: next,
+            parts: Some(parts),
+            ..ListPartsOutput::default()
+        }))
     }
 
     async fn list_multipart_uploads(
         &self,
         request: S3Request<ListMultipartUploadsInput>,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-        let ListMultipartUploadsInput { bucket, prefix, .. } = request.input;
+        let ListMultipartUploadsInput { bucket, prefix, key_marker, upload_id_marker, max_uploads, delimiter, .. } =
+            request.input;
         self.bucket(&bucket)?;
-        let uploads = Some(self.uploads.list(&bucket, prefix.as_deref().unwrap_or_default()));
-        let bucket = Some(bucket);
+        if delimiter.is_some_and(|delimiter| !delimiter.is_empty()) {
+            return Err(s3_error!(NotImplemented, "uploads are not grouped here"));
+        }
+        let max = max_uploads.unwrap_or(MAX_KEYS).clamp(0, MAX_KEYS);
+        let marker = (key_marker.as_deref().unwrap_or_default(), upload_id_marker.as_deref().unwrap_or_default());
+        let prefix_text = prefix.as_deref().unwrap_or_default();
+        let (uploads, is_truncated) =
+            self.uploads.list(&bucket, prefix_text, marker, usize::try_from(max).unwrap_or(0));
+        let last = uploads.last().filter(|_| is_truncated).cloned().unwrap_or_default();
         Ok(S3Response::new(ListMultipartUploadsOutput {
-            bucket,
+            bucket: Some(bucket),
+            is_truncated: Some(is_truncated),
+            max_uploads: Some(max),
+            next_key_marker: last.key,
+            next_upload_id_marker: last.upload_id,
             prefix,
-            uploads,
+            key_marker,
+            upload_id_marker,
+            uploads: Some(uploads),
             ..ListMultipartUploadsOutput::default()
         }))
     }

@@ -2,10 +2,12 @@
 //!
 //! They are known to this server only as long as it runs, and their files go with it.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, AtomicU64};
 use std::time::SystemTime;
 
 use forebay_locks::Mutex;
@@ -39,9 +41,14 @@ struct Upload {
 struct Part {
     file: DraftPath,
     tag: String,
+    /// The checksum that its client sent with it.
+    crc64nvme: Option<String>,
     size: u64,
     modified: SystemTime,
 }
+
+/// One page of a list, and whether more follow.
+pub(super) type Page<T> = (Vec<T>, bool);
 
 /// What an upload that is being completed becomes.
 #[derive(Debug)]
@@ -55,7 +62,7 @@ impl Uploads {
         let begun = SystemTime::now();
         let nanos = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
         // Another server's, which ran before this one, must not be taken for one of ours.
-        let id = format!("{nanos:x}.{:x}", self.begun.fetch_add(1, Ordering::Relaxed));
+        let id = format!("{nanos:x}.{:x}", self.begun.fetch_add(1, atomic::Ordering::Relaxed));
         let upload = Upload { bucket: bucket.to_owned(), key: key.to_owned(), metadata, begun, parts: BTreeMap::new() };
         self.under_way.lock().insert(id.clone(), upload);
         id
@@ -76,12 +83,12 @@ impl Uploads {
         id: &str,
         (bucket, key): (&str, &str),
         number: i32,
-        draft: Draft,
+        (draft, crc64nvme): (Draft, Option<String>),
     ) -> S3Result<ETag> {
         let tag = drafts.stamp(&draft)?;
         let metadata = draft.file.metadata().map_err(|error| s3_error!(error, InternalError))?;
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        let part = Part { file: draft.path, tag: tag.clone(), size: metadata.len(), modified };
+        let part = Part { file: draft.path, tag: tag.clone(), crc64nvme, size: metadata.len(), modified };
         self.with(id, bucket, key, |upload| upload.parts.insert(number, Arc::new(part)))?;
         Ok(ETag::Strong(tag))
     }
@@ -129,28 +136,54 @@ impl Uploads {
         self.under_way.lock().values().map(|upload| upload.parts.len()).sum()
     }
 
-    pub(super) fn list(&self, bucket: &str, prefix: &str) -> Vec<MultipartUpload> {
+    /// The uploads after a key and the upload of it that has this id; without one, after all of the key.
+    pub(super) fn list(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        (key_marker, id_marker): (&str, &str),
+        max: usize,
+    ) -> Page<MultipartUpload> {
         let under_way = self.under_way.lock();
-        let here = under_way.iter().filter(|(_, upload)| upload.bucket == bucket && upload.key.starts_with(prefix));
-        let listed = here.map(|(id, upload)| MultipartUpload {
-            key: Some(upload.key.clone()),
-            upload_id: Some(id.clone()),
+        let is_beyond = |key: &str, id: &str| match key.cmp(key_marker) {
+            Ordering::Less => false,
+            Ordering::Equal => !id_marker.is_empty() && id > id_marker,
+            Ordering::Greater => true,
+        };
+        let named = under_way.iter().map(|(id, upload)| ((upload.key.as_str(), id.as_str()), upload));
+        let here = named
+            .filter(|((key, id), upload)| upload.bucket == bucket && key.starts_with(prefix) && is_beyond(key, id));
+        let here: BTreeMap<_, _> = here.collect();
+        let has_more = here.len() > max;
+        let listed = here.into_iter().take(max).map(|((key, id), upload)| MultipartUpload {
+            key: Some(key.to_owned()),
+            upload_id: Some(id.to_owned()),
             initiated: Some(upload.begun.into()),
             ..MultipartUpload::default()
         });
-        listed.collect()
+        (listed.collect(), has_more)
     }
 
-    pub(super) fn parts(&self, id: &str, bucket: &str, key: &str) -> S3Result<Vec<ListedPart>> {
+    /// The parts with numbers above `after`.
+    pub(super) fn parts(
+        &self,
+        id: &str,
+        (bucket, key): (&str, &str),
+        after: i32,
+        max: usize,
+    ) -> S3Result<Page<ListedPart>> {
         self.with(id, bucket, key, |upload| {
-            let listed = upload.parts.iter().map(|(number, part)| ListedPart {
+            let mut beyond = upload.parts.range((Bound::Excluded(after), Bound::Unbounded));
+            let listed = beyond.by_ref().take(max).map(|(number, part)| ListedPart {
                 part_number: Some(*number),
                 e_tag: Some(ETag::Strong(part.tag.clone())),
+                checksum_crc64nvme: part.crc64nvme.clone(),
                 size: i64::try_from(part.size).ok(),
                 last_modified: Some(part.modified.into()),
                 ..ListedPart::default()
             });
-            listed.collect()
+            let listed = listed.collect();
+            (listed, beyond.next().is_some())
         })
     }
 

@@ -1,6 +1,6 @@
 //! What an object store answers, and what a client says of the page that it wants.
 
-use forebay_origin::fuzzing::{answer, head, listing, token};
+use forebay_origin::fuzzing::{answer, head, listing, token, uploads};
 
 use crate::input::{Input, Output};
 use crate::targets::Seed;
@@ -14,7 +14,7 @@ pub(super) mod s3_answers {
     pub(crate) fn run(bytes: &[u8]) {
         let mut input = Input::new(bytes);
         let (kind, max) = (input.u8(), usize::from(input.u8()) + 1);
-        match kind % 4 {
+        match kind % 5 {
             0 => {
                 let prefix = String::from_utf8_lossy(input.piece()).into_owned();
                 let mut pages = Vec::new();
@@ -25,6 +25,7 @@ pub(super) mod s3_answers {
             }
             1 => answer(max as u16, input.rest()),
             3 => head(input.rest()),
+            4 => uploads(input.rest(), u32::from(kind / 5), max),
             _ => token(&String::from_utf8_lossy(input.rest()), max),
         }
     }
@@ -46,6 +47,10 @@ pub(super) mod s3_answers {
         let error = "<Error><Code>NoSuchBucket</Code><Message>no</Message><Region>eu-west-1</Region></Error>";
         let copied = "\n<CopyObjectResult><ETag>\"e\"</ETag></CopyObjectResult>";
         let partial = "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+        let parts = "<ListPartsResult><IsTruncated>true</IsTruncated><Part><PartNumber>2</PartNumber><ETag>\"e\"</ETag>\
+                     <Size>5</Size></Part></ListPartsResult>";
+        let uploads = "<ListMultipartUploadsResult><Upload><Key>a</Key><UploadId>1</UploadId></Upload>\
+                       </ListMultipartUploadsResult>";
         let position = r#"{"after":"t","held":[{"key":"a","size":1,"etag":"\"e\"","modified_nanos":0}]}"#;
         vec![
             ("two_pages", listing.done()),
@@ -53,6 +58,8 @@ pub(super) mod s3_answers {
             ("copied", Output::default().u8(1).u8(199).bytes(copied).done()),
             ("token", Output::default().u8(2).u8(3).bytes(position).done()),
             ("head", Output::default().u8(3).u8(0).bytes(partial).done()),
+            ("parts", Output::default().u8(4).u8(9).bytes(parts).done()),
+            ("uploads", Output::default().u8(4).u8(9).bytes(uploads).done()),
         ]
     }
 }

@@ -89,6 +89,8 @@ async fn the_server_checks_of_uploads_what_is_configured() {
         let upload = origin.begin_upload(b"d/parts").await.unwrap();
         let tag = origin.upload_part(b"d/parts", &upload, 1, bytes.clone()).await.unwrap();
         assert_eq!(tag.contains("checksum_crc64nvme"), has_crc, "{tag}");
+        let told = origin.list_parts(b"d/parts", &upload, 0, 10).await.unwrap();
+        assert_eq!((told.parts.len(), &told.parts[0].tag), (1, &tag), "it is completed with what is told");
         let attr = origin.complete_upload(b"d/parts", &upload, PART as u64, &[tag]).await.unwrap();
         assert_eq!(attr.size(), PART as u64);
 
