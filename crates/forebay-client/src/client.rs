@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use forebay_cluster::{Membership, Topology};
+use forebay_cluster::{Membership, PlacementKey, Topology};
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
 use forebay_locks::{Mutex, RwLock};
 use forebay_memory::Pool;
 use forebay_store::Store;
-use forebay_transport::Flags;
-use forebay_transport::message::{CoverageReply, ListReply, StatReply};
-use forebay_types::{BlockLayout, Failure, FileVersion, FsPath, MAX_BLOCK_SIZE};
+use forebay_transport::message::{CoverageReply, ListReply, PartReply, StatReply};
+use forebay_transport::{Flags, Op, Request};
+use forebay_types::{BlockKey, BlockLayout, Failure, FilePart, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -155,6 +155,20 @@ impl Client {
     ) -> Result<Listed, Failure> {
         let flags = if revalidate { Flags::REVALIDATE } else { Flags::default() };
         walking::list(&self.shared, path, token, max, flags).await
+    }
+
+    /// Where part `number`, counted from 1, of a file of this version lies that was uploaded in several parts; `None` if it has not
+    /// as many. The origin is asked.
+    ///
+    /// # Errors
+    /// [`forebay_types::FailureKind::VersionChanged`] when the file is no longer this version,
+    /// [`forebay_types::FailureKind::Unsupported`] by an origin that does not tell, and whatever kept the workers from saying.
+    pub async fn locate_part(&self, version: &FileVersion, number: u32) -> Result<Option<FilePart>, Failure> {
+        let first = BlockKey { file: version.id(), index: 0 };
+        let request = Request::on_block(Op::Part, first, number, 0, self.shared.options.request_timeout);
+        let request = request.with_body(version.encode().into());
+        let reply = self.shared.router.call(PlacementKey::from(&first), request, None).await?;
+        Ok(PartReply::decode(&reply.body)?.0)
     }
 
     /// A file of this version is opened without [`Client::open`]: the kernel reads a copy of it. What is likely to be opened next is

@@ -93,7 +93,7 @@ impl ClientStats {
     /// A request ended; `local`: it was for a worker in this process.
     pub fn called(&self, local: bool, op: Op, answer: &Result<Reply, CallError>, took: Duration) {
         let calls = match op {
-            Op::Stat | Op::List | Op::StatRead => &self.metadata,
+            Op::Stat | Op::List | Op::StatRead | Op::Part => &self.metadata,
             Op::Read | Op::Fill if !local => &self.data,
             _ => return,
         };

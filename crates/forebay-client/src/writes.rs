@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_cluster::PlacementKey;
-use forebay_transport::message::{Change, ChangeReply, UploadRequest};
+use forebay_transport::message::{Change, ChangeReply, PartsReply, UploadRequest, UploadsReply};
 use forebay_transport::{CallError, Flags, Op, Request};
-use forebay_types::{Attr, Failure, FailureKind, FsPath};
+use forebay_types::{Attr, Failure, FailureKind, FsPath, PartPage, UploadMarker, UploadPage};
 
 use crate::attempts::no_workers;
 use crate::client::Client;
@@ -106,6 +106,44 @@ impl Client {
         let change = Change::Abort { path: path.as_bytes().to_vec(), upload: upload.to_owned() };
         reply_of(self.send(names_of(path), request_of(&change)).await)?;
         Ok(())
+    }
+
+    /// The parts of an upload with numbers above `after`, at most `max` of them, as the origin has them now, whoever sent them.
+    /// Their tags are those that [`Client::upload_part`] answers.
+    ///
+    /// # Errors
+    /// As for [`Client::upload_part`]; [`FailureKind::Unsupported`] by an origin that does not tell,
+    /// [`FailureKind::InvalidArgument`] by a worker of a release that does not know this.
+    pub async fn list_parts(&self, path: &FsPath, upload: &str, after: u32, max: u32) -> Result<PartPage, Failure> {
+        let asked = Change::Parts { path: path.as_bytes().to_vec(), upload: upload.to_owned(), after, max };
+        let told = self.ask_of_uploads(names_of(path), &asked).await?;
+        Ok(PartsReply::decode(&told)?.0)
+    }
+
+    /// The uploads under way of files below `directory` whose paths there start with `prefix`, at most `max` of them, after
+    /// `after`, as the origin has them now, whoever began them. Paths are below the directory. An upload may have another name
+    /// here than [`Client::begin_upload`] answered; both mean it.
+    ///
+    /// # Errors
+    /// As for [`Client::list_parts`]; [`FailureKind::Unsupported`] also where several mounts lie below.
+    pub async fn list_uploads(
+        &self,
+        directory: &FsPath,
+        prefix: &[u8],
+        after: Option<UploadMarker>,
+        max: u32,
+    ) -> Result<UploadPage, Failure> {
+        let after = after.map(|UploadMarker { path, upload }| (path, upload));
+        let path = directory.as_bytes().to_vec();
+        let asked = Change::Uploads { path, prefix: prefix.to_vec(), after, max };
+        let told = self.ask_of_uploads(PlacementKey::from(directory), &asked).await?;
+        Ok(UploadsReply::decode(&told)?.0)
+    }
+
+    /// What comes of a request that is made as changes are, and changes nothing.
+    async fn ask_of_uploads(&self, key: PlacementKey, asked: &Change) -> Result<Bytes, Failure> {
+        let timeout = self.shared.options.request_timeout;
+        self.shared.router.change(key, request_of(asked), timeout).await.result
     }
 
     /// Makes `path` a directory.

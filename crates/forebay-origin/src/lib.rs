@@ -40,7 +40,7 @@ pub use stats::{OriginCounts, OriginOperation};
 
 use bytes::Bytes;
 use forebay_types::{
-    Attr, DirEntry, Failure, FailureKind, FileVersion, PartPage, SectorChecksums, UploadMarker, UploadPage,
+    Attr, DirEntry, Failure, FailureKind, FilePart, FileVersion, PartPage, SectorChecksums, UploadMarker, UploadPage,
 };
 
 /// How much room the file system of an origin has.
@@ -127,6 +127,17 @@ pub trait Origin: Send + Sync + 'static {
     ) -> Result<SectorChecksums, Failure> {
         self.read(version, range, into).await?;
         Ok(SectorChecksums::of(into))
+    }
+
+    /// Where part `number`, counted from 1, of a file of this version lies that was uploaded in several parts; `None` if it has
+    /// not as many. Who uploads it decides how long its parts are, and only the origin knows afterwards.
+    ///
+    /// # Errors
+    /// As for [`Origin::read`], and `Unsupported` by an origin that does not tell.
+    async fn part(&self, version: &FileVersion, _number: u32) -> Result<Option<FilePart>, Failure> {
+        let place = names::shown(self.url(), &version.path);
+        let message = format!("{place}: this kind of origin does not tell where the parts of a file begin");
+        Err(Failure::new(FailureKind::Unsupported, message))
     }
 
     /// Whether this is the origin, and not what stands for one that cannot be opened, and only fails.

@@ -114,7 +114,9 @@ pub(crate) fn denied(identity: &Identity) -> String {
 /// Whether nothing is other than before when `op` was answered, but for what is cached.
 const fn only_reads(op: Op) -> bool {
     match op {
-        Op::Ping | Op::Paths | Op::Read | Op::Fill | Op::Stat | Op::List | Op::Coverage | Op::StatRead => true,
+        Op::Ping | Op::Paths | Op::Read | Op::Fill | Op::Stat | Op::List | Op::Coverage | Op::StatRead | Op::Part => {
+            true
+        }
         Op::Change | Op::Upload | Op::Free | Op::Refresh | Op::Adopt | Op::Stats | Op::Admit => false,
     }
 }

@@ -105,7 +105,7 @@ fn is_recorded(events: AuditEvents, op: Op) -> bool {
         Op::Change | Op::Upload | Op::Free | Op::Refresh | Op::Admit => true,
         Op::Stat | Op::StatRead | Op::List => events == AuditEvents::All,
         // Of single blocks, of which there are too many; and what names nothing.
-        Op::Read | Op::Fill | Op::Coverage | Op::Adopt | Op::Ping | Op::Paths | Op::Stats => false,
+        Op::Read | Op::Fill | Op::Coverage | Op::Adopt | Op::Part | Op::Ping | Op::Paths | Op::Stats => false,
     }
 }
 

@@ -5,10 +5,12 @@
 mod names;
 mod octets;
 mod paths;
+mod uploads;
 mod writes;
 
 pub use names::{ListReply, PageOfNames};
 pub use paths::{MAX_PATHS, PathAddress, PathsReply, VERBS_VERSION, VerbsPaths};
+pub use uploads::{MAX_UPLOADS, PartReply, PartsReply, UploadsReply};
 pub use writes::{Change, ChangeReply, MAX_PARTS, UploadRequest};
 
 use std::borrow::Cow;

@@ -43,6 +43,9 @@ pub enum Op {
     /// Let the caller make one connection that proves nothing itself, over UCX. Body: the client id that it connects with, a `u64`.
     /// Body of the reply: the pass that it shows then, of 16 bytes. The server over TCP answers it: it knows who asks.
     Admit = 15,
+    /// Where a part of a file lies that was uploaded in several. The block is the file's first, the offset the number of the part,
+    /// counted from 1. Body as for [`Op::Read`]. Body of the reply: [`crate::message::PartReply`].
+    Part = 16,
 }
 
 impl Op {
@@ -50,8 +53,9 @@ impl Op {
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Op::*;
-        const OPS: [Op; 15] = [
-            Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt, Change, Upload, Refresh, StatRead, Admit,
+        const OPS: [Op; 16] = [
+            Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt, Change, Upload, Refresh, StatRead,
+            Admit, Part,
         ];
         OPS.into_iter().find(|op| *op as u8 == number)
     }
@@ -75,6 +79,7 @@ impl Op {
             Self::Refresh => "refresh",
             Self::StatRead => "stat-read",
             Self::Admit => "admit",
+            Self::Part => "part",
         }
     }
 

@@ -18,6 +18,8 @@ impl Op {
             Self::Read | Self::Fill | Self::Stat | Self::List | Self::Coverage | Self::Refresh | Self::StatRead => {
                 Some(Permission::Read)
             }
+            // So is where a part of a file begins.
+            Self::Part => Some(Permission::Read),
             // Who may not read has nothing to ask over such a connection.
             Self::Admit => Some(Permission::Read),
             Self::Change | Self::Upload => Some(Permission::Write),

@@ -16,7 +16,9 @@ pub fn subject_of(request: &Request) -> Subject {
         Op::Upload => UploadRequest::path_of(request).map(|path| Subject::of_path(&path)).unwrap_or_default(),
         Op::Change => Change::decode(body).map(|change| of_change(&change)).unwrap_or_default(),
         Op::Free => FreeRequest::decode(body).map(|free| of_free(&free)).unwrap_or_default(),
-        Op::Read | Op::Fill | Op::Coverage | Op::Adopt => Subject::of_files([request.block.file].into_iter()),
+        Op::Read | Op::Fill | Op::Coverage | Op::Adopt | Op::Part => {
+            Subject::of_files([request.block.file].into_iter())
+        }
         Op::Ping | Op::Stats | Op::Paths | Op::Admit => Subject::default(),
     }
 }
@@ -30,6 +32,8 @@ fn of_change(change: &Change) -> Subject {
         Change::Begin { path } => ("begin", path, None),
         Change::Complete { path, .. } => ("complete", path, None),
         Change::Abort { path, .. } => ("abort", path, None),
+        Change::Parts { path, .. } => ("parts", path, None),
+        Change::Uploads { path, .. } => ("uploads", path, None),
     };
     let from = from.and_then(|from| Subject::of_path(from).path);
     Subject { change: Some(name), from, ..Subject::of_path(path) }

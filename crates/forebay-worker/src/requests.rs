@@ -9,7 +9,7 @@ use forebay_memory::Spans;
 use forebay_one_sided::Location;
 use forebay_origin::{Origin, Room};
 use forebay_store::Keep;
-use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
+use forebay_transport::message::{CoverageReply, ListRequest, MAX_PARTS, PartReply, PathsReply};
 use forebay_transport::{Caller, FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, FsPath, Permission};
 use tracing::warn;
@@ -155,6 +155,21 @@ impl Worker {
         Ok((Response { provenance, body: Bytes::new(), payload: ResponsePayload::None }, served))
     }
 
+    /// Where a part of a file lies, by its number: the origin knows.
+    async fn part(&self, request: &Request) -> Result<Response, Failure> {
+        let (version, number) = (self.admitted_version(request)?, request.offset);
+        if number == 0 || number as usize > MAX_PARTS {
+            let message = format!("there is no part {number}: parts are counted from 1 to {MAX_PARTS}");
+            return Err(Failure::new(FailureKind::InvalidArgument, message));
+        }
+        let scope = self.scopes.current();
+        let origin = scope.namespace.origin(&version.origin);
+        let origin = origin.ok_or_else(|| scope.namespace.no_mount_on(&version.origin))?;
+        let part = origin.part(&version, number).await;
+        let part = self.noticing_change(&version, request, part).await?;
+        Ok(Response::of_body(PartReply(part).encode()))
+    }
+
     /// When an object turns out to have changed, nothing that is remembered about it is to be believed any more.
     async fn noticing_change<T>(
         &self,
@@ -266,6 +281,7 @@ impl Worker {
             Op::Upload => self.upload(request).await?,
             Op::Refresh => self.refresh(request).await?,
             Op::StatRead => return self.stat_read(request).await,
+            Op::Part => self.part(request).await?,
             // The server answers it that knows who asks: nobody is asked to prove anything where it gets here.
             Op::Admit => return Err(Failure::new(FailureKind::Unsupported, "this worker asks nobody for a pass")),
         };

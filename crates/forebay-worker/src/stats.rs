@@ -92,7 +92,7 @@ impl Counters {
         let at = match op {
             Op::Read => return self.reads.add(1),
             Op::Fill => 0,
-            Op::Stat | Op::StatRead => 1,
+            Op::Stat | Op::StatRead | Op::Part => 1,
             Op::List => 2,
             Op::Change => 3,
             Op::Upload => 4,

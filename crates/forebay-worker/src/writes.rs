@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_origin::Origin;
-use forebay_transport::message::{Change, ChangeReply, MAX_PARTS, UploadRequest};
+use forebay_transport::message::{
+    Change, ChangeReply, MAX_PARTS, MAX_UPLOADS, PartsReply, UploadRequest, UploadsReply,
+};
 use forebay_transport::wire::MAX_PART;
 use forebay_transport::{Caller, Flags, Request, Response};
-use forebay_types::{Attr, Failure, FailureKind, FsPath, OriginUrl, Permission};
+use forebay_types::{Attr, Failure, FailureKind, FsPath, OriginUrl, Permission, UploadMarker, UploadPage};
 
 use crate::metadata::Changing;
 use crate::namespace::Resolved;
@@ -65,8 +67,59 @@ impl Worker {
                 origin.abort_upload(&below, &upload).await?;
                 ChangeReply::default()
             }
+            Change::Parts { path, upload, after, max } => {
+                check_name(&upload)?;
+                let Target { origin, below, .. } = self.target(caller, &path)?;
+                let page = origin.list_parts(&below, &upload, after, (max as usize).clamp(1, MAX_PARTS)).await?;
+                return Ok(Response::of_body(PartsReply(page).encode()));
+            }
+            Change::Uploads { path, prefix, after, max } => {
+                let after = after.map(|(path, upload)| UploadMarker { path, upload });
+                let page = self.uploads(caller, &path, &prefix, after, max).await?;
+                return Ok(Response::of_body(UploadsReply(page).encode()));
+            }
         };
         Ok(Response::of_body(reply.encode()))
+    }
+
+    /// The uploads under way of files below a directory, told by the origin that is behind all of them.
+    async fn uploads(
+        &self,
+        caller: &Caller,
+        path: &[u8],
+        prefix: &[u8],
+        after: Option<UploadMarker>,
+        max: u32,
+    ) -> Result<UploadPage, Failure> {
+        let (path, scope) = (path_of(path)?, self.scope_of_changes()?);
+        // Of several mounts, each has a list of its own, and none shows what lies under another one.
+        if let Some(name) = scope.namespace.names_below(&path).into_iter().find(|name| leads_to(name, prefix)) {
+            let name = String::from_utf8_lossy(name);
+            let message = format!("{path}: mounts lie below, under `{name}`; ask for the uploads of each by itself");
+            return Err(Failure::new(FailureKind::Unsupported, message));
+        }
+        if matches!(scope.namespace.resolve(&path), Resolved::Virtual) {
+            return Ok(UploadPage::default());
+        }
+        let Target { origin, below, .. } = within(scope, caller, path)?;
+        let directory = if below.is_empty() { below } else { [&below[..], b"/"].concat() };
+        let at_origin = |name: &[u8]| [&directory[..], name].concat();
+        let after = after.map(|UploadMarker { path, upload }| UploadMarker { path: at_origin(&path), upload });
+        let max = (max as usize).clamp(1, MAX_UPLOADS);
+        let mut page = origin.list_uploads(&at_origin(prefix), after.as_ref(), max).await?;
+        let here = |path: &mut Vec<u8>| match path.strip_prefix(&directory[..]) {
+            Some(name) => {
+                *path = name.to_vec();
+                true
+            }
+            None => false,
+        };
+        page.uploads.retain_mut(|pending| here(&mut pending.path));
+        if page.next.as_mut().is_some_and(|next| !here(&mut next.path)) {
+            let message = format!("{}: it tells uploads that were not asked for", origin.url());
+            return Err(Failure::new(FailureKind::Internal, message));
+        }
+        Ok(page)
     }
 
     /// Takes a file, or a part of one, to the origin.
@@ -202,6 +255,14 @@ fn within(scope: Arc<Scope>, caller: &Caller, path: FsPath) -> Result<Target, Fa
         return Err(read_only(format!("{path}: {} takes no changes", origin.url())));
     }
     Ok(Target { scope, path, origin, below })
+}
+
+/// Whether files of which a path starts with `prefix` may lie under `name`.
+fn leads_to(name: &[u8], prefix: &[u8]) -> bool {
+    match prefix.iter().position(|byte| *byte == b'/') {
+        Some(slash) => *name == prefix[..slash],
+        None => name.starts_with(prefix),
+    }
 }
 
 /// The answer to a change that made something.

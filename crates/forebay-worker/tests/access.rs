@@ -84,12 +84,15 @@ fn kind(answer: Result<Response, Failure>) -> FailureKind {
 
 /// What a caller gets who asks for a file's bytes in each way that there is.
 async fn refusals(worker: &Worker, version: &FileVersion, caller: &Caller) -> [FailureKind; 4] {
-    [
+    let refusals = [
         kind(ask(worker, by_id(Op::Read, version, caller)).await),
         kind(ask(worker, described(Op::Read, version, caller)).await),
         kind(ask(worker, described(Op::Fill, version, caller)).await),
         kind(ask(worker, cached_of(version, caller)).await),
-    ]
+    ];
+    let part = Request { offset: 1, ..described(Op::Part, version, caller) };
+    assert_eq!(kind(ask(worker, part).await), refusals[2], "nor is it told where its parts begin");
+    refusals
 }
 
 async fn assert_reads(worker: &Worker, version: &FileVersion, seed: u8, caller: &Caller) {
@@ -267,6 +270,8 @@ async fn only_the_writers_of_a_mount_change_it() {
             Change::Begin { path: path("large") },
             Change::Complete { path: path("large"), upload: "u".into(), size: 1, parts: vec!["t".into()] },
             Change::Abort { path: path("large"), upload: "u".into() },
+            Change::Parts { path: path("large"), upload: "u".into(), after: 0, max: 10 },
+            Change::Uploads { path: at.into(), prefix: Vec::new(), after: None, max: 10 },
         ]
     };
     let upload = |at: &str, caller: &Caller| {

@@ -190,6 +190,7 @@ async fn outcomes(worker: &Worker, name: &str) -> Vec<FailureKind> {
         copied("/s3/f", name),
         Change::Begin { path: path() },
         Change::Abort { path: path(), upload: "u".into() },
+        Change::Parts { path: path(), upload: "u".into(), after: 0, max: 1 },
         complete,
     ];
     let mut kinds = Vec::new();

@@ -65,6 +65,30 @@ pub enum Change {
         /// The upload.
         upload: String,
     },
+    /// Tell the parts of an upload. It changes nothing: who may know them is who may send others. Answered with
+    /// [`PartsReply`](super::PartsReply). A worker that does not know this takes it for a mistake.
+    Parts {
+        /// The file.
+        path: Vec<u8>,
+        /// The upload.
+        upload: String,
+        /// The parts with higher numbers.
+        after: u32,
+        /// At most so many.
+        max: u32,
+    },
+    /// Tell the uploads under way of files below a directory. The same holds. Answered with
+    /// [`UploadsReply`](super::UploadsReply), whose paths are below the directory.
+    Uploads {
+        /// The directory.
+        path: Vec<u8>,
+        /// What their paths below it start with; it may end in the middle of a name.
+        prefix: Vec<u8>,
+        /// Those after a file below it and an upload, as [`UploadMarker`](forebay_types::UploadMarker) has it.
+        after: Option<(Vec<u8>, String)>,
+        /// At most so many, and at most [`MAX_UPLOADS`](super::MAX_UPLOADS).
+        max: u32,
+    },
 }
 
 /// The answer to a [`Change`] or an [`UploadRequest`]: what of it there is to answer.
@@ -266,6 +290,13 @@ mod tests {
         assert_eq!(Change::decode(&complete(parts.clone()).encode()), Ok(complete(parts)));
         let crowd = Change::decode(&complete(vec![String::new(); MAX_PARTS + 1]).encode());
         assert_eq!(crowd.unwrap_err().kind(), FailureKind::InvalidArgument);
+        let after = Some((b"d/e".to_vec(), "u".into()));
+        for asked in [
+            Change::Parts { path: b"/a".to_vec(), upload: "u".into(), after: 9999, max: 1000 },
+            Change::Uploads { path: b"/a".to_vec(), prefix: b"d/".to_vec(), after, max: 500 },
+        ] {
+            assert_eq!(Change::decode(&asked.encode()), Ok(asked));
+        }
     }
 
     #[test]

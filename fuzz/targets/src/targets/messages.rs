@@ -5,14 +5,18 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use forebay_identity::{Peer, Scope};
 use forebay_transport::message::{
-    AdoptRequest, Change, ChangeReply, CoverageReply, FreeReply, FreeRequest, ListReply, ListRequest, PathAddress,
-    PathsReply, StatReadReply, StatReply, UploadRequest, VERBS_VERSION, VerbsPaths,
+    AdoptRequest, Change, ChangeReply, CoverageReply, FreeReply, FreeRequest, ListReply, ListRequest, PartReply,
+    PartsReply, PathAddress, PathsReply, StatReadReply, StatReply, UploadRequest, UploadsReply, VERBS_VERSION,
+    VerbsPaths,
 };
 use forebay_transport::wire::{
     HEADER_LEN, HELLO_LEN, Hello, MAX_PAYLOAD, MAX_REPLY_BODY, ReplyHeader, RequestHeader, set_tag,
 };
 use forebay_transport::{Op, Provenance, Request};
-use forebay_types::{Attr, BlockKey, DirEntry, FailureKind, FileId, FileVersion, Role, SectorRange, VersionTag};
+use forebay_types::{
+    Attr, BlockKey, DirEntry, FailureKind, FileId, FilePart, FileVersion, PartPage, PendingUpload, Role, SectorRange,
+    UploadMarker, UploadPage, UploadedPart, VersionTag,
+};
 
 use crate::input::{Input, Output};
 use crate::targets::Seed;
@@ -129,7 +133,7 @@ pub(super) mod bodies {
         let mut input = Input::new(bytes);
         let kind = input.u8();
         let body = input.rest();
-        match kind % 15 {
+        match kind % 18 {
             0 => comes_back!(ListRequest, body),
             1 => comes_back!(ListReply, body),
             2 => comes_back!(StatReply, body),
@@ -149,7 +153,10 @@ pub(super) mod bodies {
             }
             12 => upload(body),
             13 => made_upload(input),
-            _ => admission(body),
+            14 => admission(body),
+            15 => comes_back!(PartsReply, body),
+            16 => comes_back!(UploadsReply, body),
+            _ => comes_back!(PartReply, body),
         }
     }
 
@@ -219,6 +226,11 @@ pub(super) mod bodies {
             bytes: Bytes::from_static(b"b"),
         };
         let sent = upload.request(SECOND);
+        let part = UploadedPart { number: 3, tag: "5:\"e\"".into(), size: 5, modified_nanos: 7 };
+        let parts_told = PartPage { parts: vec![part], has_more: true };
+        let pending = PendingUpload { path: b"d/a".to_vec(), upload: "m:1".into(), begun_nanos: -1 };
+        let next = Some(UploadMarker { path: b"d/a".to_vec(), upload: ":1".into() });
+        let uploads_told = UploadPage { uploads: vec![pending], next };
         let seed = |kind: u8, body: &[u8]| Output::default().u8(kind).bytes(body).done();
         vec![
             ("list_request", seed(0, &request.encode())),
@@ -236,6 +248,9 @@ pub(super) mod bodies {
             ("version", seed(11, &version.encode())),
             ("version_modified", seed(11, &modified.encode())),
             ("upload", seed(12, &[&sent.body[..], &sent.tail].concat())),
+            ("parts_reply", seed(15, &PartsReply(parts_told).encode())),
+            ("uploads_reply", seed(16, &UploadsReply(uploads_told).encode())),
+            ("part_reply", seed(17, &PartReply(Some(FilePart { range: 5..9, count: 2 })).encode())),
             ("admission", seed(14, &7_u64.to_le_bytes())),
             ("admission_of_nobody", seed(14, &[0; 8])),
             (

@@ -9,8 +9,8 @@ use forebay_memory::Pool;
 use forebay_origin::{FakeOrigin, Origin};
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::message::{
-    AdoptRequest, Change, ChangeReply, CoverageReply, FreeReply, FreeRequest, ListReply, ListRequest, PathsReply,
-    StatReadReply, StatReply, UploadRequest,
+    AdoptRequest, Change, ChangeReply, CoverageReply, FreeReply, FreeRequest, ListReply, ListRequest, PartReply,
+    PartsReply, PathsReply, StatReadReply, StatReply, UploadRequest, UploadsReply,
 };
 use forebay_transport::wire::{MAX_PAYLOAD, MAX_REPLY_BODY};
 use forebay_transport::{Flags, Op, Request, Response, ResponsePayload, Service};
@@ -64,7 +64,7 @@ pub(super) mod worker_requests {
     /// A request as an input has it. Of blocks, half are those of the file.
     fn request(input: &mut Input<'_>, version: &FileVersion) -> Request {
         let (op, flags, what) = (input.u8(), input.u8(), input.u8());
-        let op = Op::from_wire(op % 16).unwrap_or(Op::Ping);
+        let op = Op::from_wire(op % 17).unwrap_or(Op::Ping);
         let file = if what & 1 == 0 { version.id() } else { FileId(input.array()) };
         let index = if what & 2 == 0 { 0 } else { input.u64() };
         let (offset, length) = (input.u32(), input.u32());
@@ -72,7 +72,7 @@ pub(super) mod worker_requests {
         // As a transport lets it through.
         let length = length % (MAX_PAYLOAD + 1);
         let body: Bytes = match (what & 4, op) {
-            (0, Op::Read | Op::Fill | Op::Adopt) => version.encode().into(),
+            (0, Op::Read | Op::Fill | Op::Adopt | Op::Part) => version.encode().into(),
             (0, Op::Upload) => {
                 let upload = UploadRequest {
                     path: b"/up".to_vec(),
@@ -125,7 +125,13 @@ pub(super) mod worker_requests {
             Op::Coverage => CoverageReply::decode(body).is_ok(),
             Op::Paths => PathsReply::decode(body).is_ok(),
             Op::Free => FreeReply::decode(body).is_ok(),
-            Op::Change | Op::Upload => ChangeReply::decode(body).is_ok(),
+            Op::Change => match Change::decode(&request.body) {
+                Ok(Change::Parts { .. }) => PartsReply::decode(body).is_ok(),
+                Ok(Change::Uploads { .. }) => UploadsReply::decode(body).is_ok(),
+                _ => ChangeReply::decode(body).is_ok(),
+            },
+            Op::Upload => ChangeReply::decode(body).is_ok(),
+            Op::Part => PartReply::decode(body).is_ok(),
             Op::Stats => serde_json::from_slice::<serde_json::Value>(body).is_ok(),
             Op::Ping | Op::Read | Op::Fill | Op::Adopt | Op::Refresh | Op::Admit => true,
         };
@@ -151,6 +157,11 @@ pub(super) mod worker_requests {
         let changes = ask(ask(made, Op::Change, none, 4, 0, 0, &change(copy)), Op::Upload, none, 0, 0, 0, b"new bytes");
         let changes = ask(changes, Op::Change, none, 4, 0, 0, &change(Change::Remove { path: b"/d/file".to_vec() }));
         let begun = ask(new(), Op::Change, none, 4, 0, 0, &change(Change::Begin { path: b"/p".to_vec() }));
+        let parts = Change::Parts { path: b"/p".to_vec(), upload: "upload-2".into(), after: 0, max: 10 };
+        let uploads = Change::Uploads { path: b"/".to_vec(), prefix: b"p".to_vec(), after: None, max: 10 };
+        let told = ask(begun, Op::Change, none, 4, 0, 0, &change(parts));
+        let begun = ask(told, Op::Change, none, 4, 0, 0, &change(uploads));
+        let reads = ask(reads, Op::Part, none, 0, 1, 0, b"");
         let free = FreeRequest { files: Vec::new(), below: Some(b"/".to_vec()) }.encode();
         let adopt = AdoptRequest { from: "w2".into(), block_length: 70_000 }.encode();
         let rest = ask(ask(new(), Op::Stats, none, 4, 0, 0, b""), Op::Paths, none, 4, 0, 0, b"");
