@@ -23,8 +23,8 @@ use forebay_config::{Loaded, SecurityMode};
 use forebay_origin::{ListPage, Origin, OriginCounts};
 use forebay_state::membership::Table;
 use forebay_types::{
-    AccessList, Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PartPage, PolicyTable, UploadMarker,
-    UploadPage,
+    AccessList, Attr, CachePolicy, Failure, FailureKind, FilePart, FileVersion, FsPath, PartPage, PolicyTable,
+    UploadMarker, UploadPage,
 };
 use forebay_worker::{Namespace, Worker};
 use tokio::sync::watch;
@@ -141,6 +141,10 @@ impl Origin for Unopened {
     }
 
     async fn read(&self, _version: &FileVersion, _range: Range<u64>, _into: &mut [u8]) -> Result<(), Failure> {
+        Err(self.failure())
+    }
+
+    async fn part(&self, _version: &FileVersion, _number: u32) -> Result<Option<FilePart>, Failure> {
         Err(self.failure())
     }
 

@@ -32,6 +32,7 @@ mod guard;
 mod in_place;
 mod listing;
 mod markers;
+mod parts;
 mod profile;
 mod reading;
 mod writes;
@@ -44,7 +45,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use forebay_types::{
-    Attr, DirEntry, Failure, FailureKind, FileVersion, PartPage, SectorChecksums, UploadMarker, UploadPage, VersionTag,
+    Attr, DirEntry, Failure, FailureKind, FilePart, FileVersion, PartPage, SectorChecksums, UploadMarker, UploadPage,
+    VersionTag,
 };
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::list::PaginatedListOptions;
@@ -378,6 +380,10 @@ impl Origin for ObjectStoreOrigin {
         into: &mut [u8],
     ) -> Result<SectorChecksums, Failure> {
         self.read_range(version, range, into).await
+    }
+
+    async fn part(&self, version: &FileVersion, number: u32) -> Result<Option<FilePart>, Failure> {
+        self.part_at(version, number).await
     }
 
     fn takes_changes(&self) -> bool {

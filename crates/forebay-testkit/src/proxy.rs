@@ -279,7 +279,8 @@ impl ProxyShared {
 
 fn is_object_get(request: &Request<Incoming>) -> bool {
     let query = request.uri().query().unwrap_or_default();
-    request.method() == Method::GET && !query.contains("list-type=") && !query.contains("location")
+    let is_list = ["list-type=", "location", "uploads=", "uploadId="].iter().any(|name| query.contains(name));
+    request.method() == Method::GET && !is_list
 }
 
 fn refuse(status: u16) -> Result<Response<Body>, std::io::Error> {

@@ -1,4 +1,5 @@
-//! What S3 tells and the object store's client has no call for: the parts of an upload, and which uploads are under way.
+//! What S3 tells and the object store's client has no call for: the parts of an upload, and which uploads are under way; and
+//! where the parts of an object begin (`object/parts.rs`).
 //!
 //! The client signs URLs with more in their query than it knows ([`Asking`]), so keys, hosts and credentials are those of
 //! its own requests, and they go over its connections. The answers are read here, and are taken for nothing else than what
@@ -21,8 +22,8 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use forebay_locks::Mutex;
 use forebay_types::{Failure, FailureKind, PartPage, PendingUpload, UploadMarker, UploadPage, UploadedPart};
-use http::{Method, Uri};
-use object_store::client::{HttpClient, HttpRequest, HttpRequestBody};
+use http::Uri;
+use object_store::client::{HttpClient, HttpRequest, HttpRequestBody, HttpResponse};
 use object_store::path::Path;
 use object_store::signer::{SignedUrlOptions, Signer};
 
@@ -165,22 +166,32 @@ impl ObjectStoreOrigin {
         query: &[(&str, String)],
         exchange: &Exchange,
     ) -> Result<Bytes, Problem> {
-        let final_failure = |failure| Problem { verdict: Verdict::Final, failure };
-        let asking = self.asking(path).map_err(final_failure)?;
-        let failed = |error: object_store::Error| self.problem(path, exchange, &error);
-        let options = SignedUrlOptions::default().with_query(query.iter().cloned());
-        let url = asking.signer.signed_url_opts(Method::GET, key, GOOD_FOR, &options).await.map_err(failed)?;
-        let mut request = HttpRequest::new(HttpRequestBody::empty());
-        *request.uri_mut() = url.as_str().parse::<Uri>().map_err(|error| failed(generic(error)))?;
-        request.extensions_mut().insert(exchange.clone());
-        asking.http.execute(request).await.map_err(|error| failed(generic(error)))?;
-        if let Some(refusal) = exchange.observed().refusal {
-            let refused = refused(&self.requests.url, path, &refusal).map(final_failure);
-            return Err(refused.unwrap_or_else(|| failed(generic(std::io::Error::other("it is refused")))));
-        }
+        self.send(path, (key, query), HttpRequest::new(HttpRequestBody::empty()), exchange).await?;
         let nothing =
             || Problem::transient(format!("{}: the answer has no list in it", shown(&self.requests.url, path)));
         exchange.take_listing().ok_or_else(nothing)
+    }
+
+    /// Sends a request of our own, for this key and with this query, and answers what is no refusal.
+    pub(super) async fn send(
+        &self,
+        path: &[u8],
+        (key, query): (&Path, &[(&str, String)]),
+        mut request: HttpRequest,
+        exchange: &Exchange,
+    ) -> Result<HttpResponse, Problem> {
+        let final_failure = |failure| Problem { verdict: Verdict::Final, failure };
+        let failed = |error: object_store::Error| self.problem(path, exchange, &error);
+        let asking = self.asking(path).map_err(final_failure)?;
+        let options = SignedUrlOptions::default().with_query(query.iter().cloned());
+        let method = request.method().clone();
+        let url = asking.signer.signed_url_opts(method, key, GOOD_FOR, &options).await.map_err(failed)?;
+        *request.uri_mut() = url.as_str().parse::<Uri>().map_err(|error| failed(generic(error)))?;
+        request.extensions_mut().insert(exchange.clone());
+        let response = asking.http.execute(request).await.map_err(|error| failed(generic(error)))?;
+        let Some(refusal) = exchange.observed().refusal else { return Ok(response) };
+        let refused = refused(&self.requests.url, path, &refusal).map(final_failure);
+        Err(refused.unwrap_or_else(|| failed(generic(std::io::Error::other("it is refused")))))
     }
 
     fn nonsense(&self, path: &[u8], what: &str) -> Failure {

@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use s3s::dto::*;
-use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use s3s_fs::FileSystem;
 
 use super::directory::{Directories, keys_after, object_path};
@@ -90,6 +90,17 @@ impl Opened {
         ETag::Strong(self.kept.entity_tag(&self.metadata))
     }
 
+    /// The bytes of the part with this number; `None` where it is not kept how long each was.
+    fn part(&self, number: i32) -> S3Result<Option<std::ops::Range<u64>>> {
+        let sizes = &self.kept.sizes;
+        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+        match at.and_then(|at| Some((sizes[..at.min(sizes.len())].iter().sum::<u64>(), sizes.get(at)?))) {
+            Some((start, size)) => Ok(Some(start..start + size)),
+            None if sizes.is_empty() => Ok(None),
+            None => Err(no_such_part()),
+        }
+    }
+
     /// `x-amz-meta-…`.
     fn user_metadata(&self) -> Option<s3s::dto::Metadata> {
         let metadata = &self.kept.metadata;
@@ -121,6 +132,12 @@ impl Opened {
 
 fn is_empty(directory: &Path) -> bool {
     std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn no_such_part() -> S3Error {
+    let mut error = S3Error::new(S3ErrorCode::Custom("InvalidPartNumber".into()));
+    error.set_status_code(http::StatusCode::RANGE_NOT_SATISFIABLE);
+    error
 }
 
 /// Runs what may block for long.
@@ -203,8 +220,17 @@ impl S3 for Backend {
             input.if_unmodified_since.as_ref(),
             input.if_none_match.as_ref(),
         )?;
+        let whole = size(&opened.metadata);
+        let part = input.part_number.map(|number| opened.part(number)).transpose()?.flatten();
+        let part = part.filter(|part| !part.is_empty());
+        let (content_range, content_length) = match &part {
+            Some(part) => (Some(format!("bytes {}-{}/{whole}", part.start, part.end - 1)), part.end - part.start),
+            None => (None, whole),
+        };
         Ok(S3Response::new(HeadObjectOutput {
-            content_length: signed(size(&opened.metadata)),
+            content_length: signed(content_length),
+            content_range,
+            parts_count: part.and(opened.kept.parts).and_then(|parts| i32::try_from(parts).ok()),
             accept_ranges: Some("bytes".to_owned()),
             e_tag: Some(opened.etag()),
             metadata: opened.user_metadata(),
@@ -287,7 +313,7 @@ impl S3 for Backend {
                 .await?;
             let metadata = input.metadata.unwrap_or_default().into_iter().collect();
             let only_new = is_only_new(input.if_none_match.as_ref());
-            self.drafts.place(&draft, &target, &Kept { parts: None, metadata }, only_new)?
+            self.drafts.place(&draft, &target, &Kept { metadata, ..Kept::default() }, only_new)?
         };
         Ok(S3Response::new(PutObjectOutput { e_tag: Some(e_tag), ..PutObjectOutput::default() }))
     }
@@ -307,7 +333,7 @@ impl S3 for Backend {
             let draft = drafts.make("put")?;
             // Copies in the kernel.
             std::io::copy(&mut source.file, &mut &draft.file).map_err(|error| s3_error!(error, InternalError))?;
-            drafts.place(&draft, &target, &Kept { parts: None, ..source.kept }, false)
+            drafts.place(&draft, &target, &Kept { metadata: source.kept.metadata, ..Kept::default() }, false)
         });
         let copy_object_result = Some(CopyObjectResult { e_tag: Some(e_tag.await?), ..CopyObjectResult::default() });
         Ok(S3Response::new(CopyObjectOutput { copy_object_result, ..CopyObjectOutput::default() }))

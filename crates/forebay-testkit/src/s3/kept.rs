@@ -1,5 +1,5 @@
 //! What S3 keeps of an object and a file system does not: the number of parts that it was uploaded in, with which its
-//! entity tag ends, the client's own metadata, and whether a client put a directory's marker.
+//! entity tag ends, how long each was, the client's own metadata, and whether a client put a directory's marker.
 //!
 //! It is kept in an extended attribute of the very file, so it goes where the file goes and ends with it. A file's says which
 //! entity tag it belongs to: what a test wrote over an object in place has nothing kept. Where the file system has no
@@ -18,12 +18,16 @@ const OBJECT: &str = "user.forebay.s3";
 const MARKER: &str = "user.forebay.s3-marker";
 /// S3 allows 2 KiB of metadata.
 const LONGEST: usize = 4 << 10;
+/// Of objects with more parts it is not kept how long each was: an attribute has not the room for ten thousand.
+const MOST_SIZES: usize = 64;
 
 /// What is kept of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
     /// The parts that it was uploaded in; `None` for one that came in one piece.
     pub(super) parts: Option<usize>,
+    /// How many bytes each of them has; of many parts, nothing.
+    pub(super) sizes: Vec<u64>,
     /// `x-amz-meta-…`.
     pub(super) metadata: BTreeMap<String, String>,
 }
@@ -49,10 +53,21 @@ impl Kept {
             return Self::default();
         }
         let pairs = value["metadata"].as_object().into_iter().flatten();
+        let sizes = value["sizes"].as_array().into_iter().flatten();
         Self {
             parts: value["parts"].as_u64().and_then(|parts| usize::try_from(parts).ok()),
+            sizes: sizes.filter_map(Value::as_u64).collect(),
             metadata: pairs.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect(),
         }
+    }
+
+    /// What is kept of one that was made of parts with so many bytes.
+    pub(super) fn of_parts(mut sizes: Vec<u64>, metadata: BTreeMap<String, String>) -> Self {
+        let parts = Some(sizes.len());
+        if sizes.len() > MOST_SIZES {
+            sizes.clear();
+        }
+        Self { parts, sizes, metadata }
     }
 
     /// Keeps this of an open file, whose time and size must not change any more.
@@ -60,7 +75,8 @@ impl Kept {
         if *self == Self::default() {
             return Ok(());
         }
-        let value = json!({ "tag": entity_tag(&file.metadata()?), "parts": self.parts, "metadata": self.metadata });
+        let (tag, Self { parts, sizes, metadata }) = (entity_tag(&file.metadata()?), self);
+        let value = json!({ "tag": tag, "parts": parts, "sizes": sizes, "metadata": metadata });
         ignore_unsupported(rustix::fs::fsetxattr(file, OBJECT, value.to_string().as_bytes(), XattrFlags::empty()))
     }
 
@@ -99,7 +115,9 @@ mod tests {
     #[test]
     fn what_is_kept_of_an_object_ends_when_the_file_is_rewritten() {
         let file = tempfile::tempfile().unwrap();
-        let kept = Kept { parts: Some(3), metadata: [("a".to_owned(), "b".to_owned())].into() };
+        let kept = Kept::of_parts(vec![5, 5, 1], [("a".to_owned(), "b".to_owned())].into());
+        assert_eq!((kept.parts, kept.sizes.len()), (Some(3), 3));
+        assert_eq!(Kept::of_parts(vec![5; 65], BTreeMap::new()), Kept { parts: Some(65), ..Kept::default() });
         kept.write(&file).unwrap();
         let metadata = file.metadata().unwrap();
         let found = Kept::of_file(&file, &metadata);

@@ -210,6 +210,6 @@ impl Chosen {
     }
 
     pub(super) fn kept(self) -> Kept {
-        Kept { parts: Some(self.parts.len()), metadata: self.metadata }
+        Kept::of_parts(self.parts.iter().map(|part| part.size).collect(), self.metadata)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_locks::Mutex;
-use forebay_types::{PartPage, UploadMarker};
+use forebay_types::{FilePart, PartPage, UploadMarker, VersionTag};
 
 use super::*;
 
@@ -155,6 +155,47 @@ async fn an_upload_that_is_told_without_its_mark_is_the_same_one() {
     scene.proxy.inject_changes(1, Fault::Reset { after: 0 });
     let attr = another.complete_upload(b"d/parts", &unmarked, 10, &tag).await.unwrap();
     assert_eq!(scene.origin.stat(b"d/parts").await, Ok(attr));
+}
+
+#[tokio::test]
+async fn where_a_part_lies_is_told_of_the_version_that_is_asked_about() {
+    const PART: u64 = 5 << 20;
+    let scene = scene(|_| {});
+    let origin = &*scene.origin;
+    let upload = origin.begin_upload(b"d/a b+c").await.unwrap();
+    let mut tags = Vec::new();
+    for (number, length) in [(1, PART), (2, PART + 1), (3, 7)] {
+        let bytes = DATA.expected(0..length).into();
+        tags.push(origin.upload_part(b"d/a b+c", &upload, number, bytes).await.unwrap());
+    }
+    let size = 2 * PART + 8;
+    let attr = origin.complete_upload(b"d/a b+c", &upload, size, &tags).await.unwrap();
+    let version = attr.version().unwrap();
+    for (number, range) in [(1, 0..PART), (2, PART..2 * PART + 1), (3, 2 * PART + 1..size)] {
+        assert_eq!(origin.part(version, number).await, Ok(Some(FilePart { range, count: 3 })));
+    }
+    assert_eq!(origin.part(version, 4).await, Ok(None));
+    let elsewhere = FileVersion { origin: "s3://other".into(), ..version.clone() };
+    for (version, number) in [(version, 0), (version, 10_001), (&elsewhere, 1)] {
+        assert_eq!(origin.part(version, number).await.unwrap_err().kind(), FailureKind::InvalidArgument, "{number}");
+    }
+    origin.put(b"d/a b+c", DATA.expected(0..10).into()).await.unwrap();
+    assert_eq!(origin.part(version, 1).await.unwrap_err().kind(), FailureKind::VersionChanged);
+    origin.remove(b"d/a b+c").await.unwrap();
+    assert_eq!(origin.part(version, 1).await.unwrap_err().kind(), FailureKind::VersionChanged);
+
+    // A server that passes over the number has told nothing; and of what has no entity tag, nobody is asked.
+    let (origin, server) = canned(|request| {
+        assert_eq!((&*request.method, request.header("if-match")), ("HEAD", "\"abc-3\""));
+        assert!(request.target.starts_with("/bucket/some%20prefix/f?partNumber=2&X-Amz-"), "{}", request.target);
+        CannedResponse::new(200, "").with("etag", "\"abc-3\"").with("content-length", "25")
+    });
+    let tag = VersionTag::Etag("\"abc-3\"".into());
+    let version = FileVersion { origin: origin.url().clone(), path: b"f"[..].into(), size: 25, tag };
+    assert_eq!(origin.part(&version, 2).await.unwrap_err().kind(), FailureKind::Unsupported);
+    let untagged = FileVersion { tag: VersionTag::Modified { nanos: 5, inode: 0 }, ..version };
+    assert_eq!(origin.part(&untagged, 2).await.unwrap_err().kind(), FailureKind::Unsupported);
+    assert_eq!(server.requests(), 1);
 }
 
 #[tokio::test]
