@@ -7,7 +7,7 @@ use std::time::Duration;
 use object_store::ObjectStoreExt as _;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
-use object_store::signer::{Method, Signer as _};
+use object_store::signer::{Method, SignedUrlOptions, Signer as _};
 use tokio::runtime::Runtime;
 
 use crate::{BUCKET, Bucket, S3Endpoint, S3Key, S3Keys, Setup, Worker};
@@ -115,6 +115,17 @@ impl S3Scene {
         let client = self.client();
         let url = self.run(client.signed_url(method, &at(key), SOON)).expect("a signed URL");
         format!("{}?{}", url.path(), url.query().unwrap_or_default())
+    }
+
+    /// What `client` gets at a URL that it signs with this query besides; without a key, one of the bucket.
+    ///
+    /// # Panics
+    /// When it cannot be signed, or nobody listens.
+    #[must_use]
+    pub fn query(&self, client: &AmazonS3, method: Method, key: &str, query: &[(&str, &str)]) -> String {
+        let (name, options) = (method.to_string(), SignedUrlOptions::default().with_query(query.iter().copied()));
+        let url = self.run(client.signed_url_opts(method, &at(key), SOON, &options)).expect("a signed URL");
+        self.ask(&name, &format!("{}?{}", url.path(), url.query().unwrap_or_default()), &[], b"")
     }
 
     /// Sends these lines and bytes. The answer, to its end.

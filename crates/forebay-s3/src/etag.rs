@@ -31,12 +31,21 @@ pub(crate) fn of_version(version: &FileVersion) -> ETag {
 
 /// When a file was modified, in whole seconds as HTTP has it; `None` where the origin does not know.
 pub(crate) fn modified(attr: &Attr) -> Option<Timestamp> {
-    seconds(attr).map(|seconds| Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds)))
+    time(attr.modified_nanos)
 }
 
-/// The same in seconds since 1970.
+/// The same of a time in nanoseconds since 1970.
+pub(crate) fn time(nanos: i64) -> Option<Timestamp> {
+    whole_seconds(nanos).map(|seconds| Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds)))
+}
+
+/// When a file was modified, in seconds since 1970.
 pub(crate) fn seconds(attr: &Attr) -> Option<u64> {
-    u64::try_from(attr.modified_nanos).ok().filter(|nanos| *nanos > 0).map(|nanos| nanos / NANOS)
+    whole_seconds(attr.modified_nanos)
+}
+
+fn whole_seconds(nanos: i64) -> Option<u64> {
+    u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(|nanos| nanos / NANOS)
 }
 
 /// Whether a client that asks for `asked` means the version with this tag: as it is told here, or as the origin tells

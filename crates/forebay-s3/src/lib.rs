@@ -12,6 +12,7 @@
 //!      ├── reads.rs    conditions.rs, etag.rs ── body.rs: views of cached memory, piece by piece
 //!      ├── lists.rs    listing.rs: keys in order, from directories in any order
 //!      ├── changes.rs  receive.rs, checksums.rs ── sending.rs: through to the origin
+//!      ├── uploads.rs  pending.rs: what the origin has of uploads in parts
 //!      └── copies.rs, part_copy.rs  read as a body is, and sent on
 //!      ▼
 //!   forebay-client
@@ -52,6 +53,7 @@ mod lists;
 mod memory;
 mod operations;
 mod part_copy;
+mod pending;
 mod ranges;
 mod reads;
 mod receive;
@@ -59,6 +61,7 @@ mod reread;
 mod sending;
 mod served;
 mod stats;
+mod uploads;
 
 pub use access::{AccessLists, Denies};
 pub use bucket::{Buckets, is_bucket_name};

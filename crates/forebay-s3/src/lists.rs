@@ -64,17 +64,17 @@ struct ListPage {
 
 /// How keys are written in an answer.
 #[derive(Clone, Copy)]
-enum Encoding {
+pub(crate) enum Encoding {
     Plain,
     Url,
 }
 
 impl Encoding {
-    fn of(asked: Option<&EncodingType>) -> Self {
+    pub(crate) fn of(asked: Option<&EncodingType>) -> Self {
         if asked.is_some_and(|asked| asked.as_str() == EncodingType::URL) { Self::Url } else { Self::Plain }
     }
 
-    fn write(self, text: &str) -> String {
+    pub(crate) fn write(self, text: &str) -> String {
         match self {
             Self::Plain => text.to_owned(),
             Self::Url => Cow::from(utf8_percent_encode(text, IN_URLS)).into_owned(),
@@ -107,7 +107,7 @@ impl ListPage {
     }
 }
 
-fn invalid(message: &'static str) -> S3Error {
+pub(crate) fn invalid(message: &'static str) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidArgument, message)
 }
 
@@ -118,7 +118,7 @@ fn max_keys(asked: Option<i32>) -> S3Result<usize> {
 }
 
 /// An empty delimiter is none, as Amazon has it.
-fn delimiter(asked: Option<&String>) -> Option<String> {
+pub(crate) fn delimiter(asked: Option<&String>) -> Option<String> {
     asked.filter(|delimiter| !delimiter.is_empty()).cloned()
 }
 

@@ -4,7 +4,7 @@ use std::ops;
 
 use axum::http::HeaderMap;
 use axum::http::header::IF_RANGE;
-use forebay_types::FailureKind;
+use forebay_types::{FailureKind, FilePart};
 use s3s::dto::{
     GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectInput, GetObjectOutput, HeadObjectInput,
     HeadObjectOutput, ObjectAttributes, Range, StorageClass, StreamingBlob,
@@ -38,36 +38,34 @@ struct Wish<'a> {
     part: Option<i32>,
 }
 
+/// The bytes that are wanted of an object.
+struct Wanted {
+    range: ops::Range<u64>,
+    /// They are told as a part of it.
+    is_part: bool,
+    /// How many parts it has, where one of several is asked for by its number.
+    count: Option<i32>,
+}
+
 impl Wish<'_> {
-    /// The bytes that are wanted, and whether that is a part.
-    fn range(&self, found: &Found) -> S3Result<(ops::Range<u64>, bool)> {
-        if let Some(number) = self.part {
-            return self.numbered(number, found);
-        }
+    /// The bytes of the range that is asked for.
+    fn range(&self, found: &Found) -> S3Result<Wanted> {
         let counts = self.if_range.as_deref().is_none_or(|tag| etag::is_meant(&found.tag, tag));
         let range = self.range.as_ref().filter(|_| counts);
         let resolved = resolve(range, found.size()).ok_or_else(|| found.no_such_range())?;
-        Ok((resolved, range.is_some()))
+        Ok(Wanted { range: resolved, is_part: range.is_some(), count: None })
     }
 
-    /// Those of a part by its number. Where the parts of an object begin that has several, the origin alone knows.
-    fn numbered(&self, number: i32, found: &Found) -> S3Result<(ops::Range<u64>, bool)> {
+    /// The number of the part that is asked for, from 1 on.
+    fn number(&self) -> S3Result<Option<u32>> {
+        let Some(number) = self.part else { return Ok(None) };
         if self.range.is_some() {
             let message = "a request has a range, or the number of a part, and not both";
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message));
         }
-        if !(1..=10_000).contains(&number) {
-            return Err(S3Error::with_message(S3ErrorCode::InvalidArgument, "parts are numbered from 1 to 10000"));
-        }
-        if !found.version().is_none_or(etag::is_of_one_part) {
-            let message = "parts by their number are not known here, of an object that has several; ask for ranges";
-            return Err(S3Error::with_message(S3ErrorCode::NotImplemented, message));
-        }
-        if number > 1 {
-            return Err(failure::no_such_part());
-        }
-        // Of no bytes there is no part that could be told of.
-        Ok((0..found.size(), found.size() > 0))
+        let numbered = u32::try_from(number).ok().filter(|number| (1..=10_000).contains(number));
+        let wrong = || S3Error::with_message(S3ErrorCode::InvalidArgument, "parts are numbered from 1 to 10000");
+        numbered.ok_or_else(wrong).map(Some)
     }
 }
 
@@ -105,13 +103,14 @@ impl Served {
         };
         let (range, part) = (input.range, input.part_number);
         let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range, if_range, part };
-        let (found, range, is_part, body) = self.open(&caller, &wish, fresh).await?;
+        let (found, Wanted { range, is_part, count }, body) = self.open(&caller, &wish, fresh).await?;
         Ok(S3Response::new(GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: signed(range.end - range.start),
             content_range: is_part.then(|| content_range(&range, found.size())),
             content_type: Some(content_type(&found)),
             last_modified: found.modified(),
+            parts_count: count,
             e_tag: Some(found.tag),
             body,
             ..GetObjectOutput::default()
@@ -133,8 +132,7 @@ impl Served {
         };
         let (range, part) = (input.range, input.part_number);
         let wish = Wish { bucket: &input.bucket, key: &input.key, conditions, range, if_range, part };
-        let found = self.look(&caller, &wish, fresh).await?;
-        let (range, is_part) = wish.range(&found)?;
+        let (found, Wanted { range, is_part, count }) = self.look_for(&caller, &wish, fresh).await?;
         Ok(S3Response::new(HeadObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: signed(range.end - range.start),
@@ -145,6 +143,7 @@ impl Served {
             content_encoding: input.response_content_encoding,
             content_language: input.response_content_language,
             last_modified: found.modified(),
+            parts_count: count,
             e_tag: Some(found.tag),
             ..HeadObjectOutput::default()
         }))
@@ -183,30 +182,70 @@ impl Served {
         }
     }
 
-    /// The same, and its bytes, of which the first have been read: all that follow are of the same version.
+    /// The same, and which of its bytes are wanted.
+    async fn look_for(&self, caller: &Caller, wish: &Wish<'_>, mut fresh: bool) -> S3Result<(Found, Wanted)> {
+        for _ in 0..TRIES {
+            let found = self.look(caller, wish, fresh).await?;
+            match self.wanted(wish, &found).await? {
+                Some(wanted) => return Ok((found, wanted)),
+                None => fresh = true,
+            }
+        }
+        Err(replaced_again())
+    }
+
+    /// The bytes that are wanted of `found`; `None`: it was replaced since it was looked at. Where the parts of an object begin
+    /// that has several, its origin alone knows.
+    async fn wanted(&self, wish: &Wish<'_>, found: &Found) -> S3Result<Option<Wanted>> {
+        let Some(number) = wish.number()? else { return wish.range(found).map(Some) };
+        let Some(version) = found.version().filter(|version| !etag::is_of_one_part(version)) else {
+            if number > 1 {
+                return Err(failure::no_such_part());
+            }
+            // Of no bytes there is no part that could be told of.
+            return Ok(Some(Wanted { range: 0..found.size(), is_part: found.size() > 0, count: None }));
+        };
+        match self.client.locate_part(version, number).await {
+            Ok(Some(FilePart { range, count })) => {
+                Ok(Some(Wanted { is_part: !range.is_empty(), range, count: i32::try_from(count).ok() }))
+            }
+            Ok(None) => Err(failure::no_such_part()),
+            Err(failure) if failure.kind() == FailureKind::VersionChanged => Ok(None),
+            Err(failure) if failure.kind() == FailureKind::Unsupported => {
+                let message = "parts by their number are not known here, of an object that has several; ask for ranges";
+                Err(S3Error::with_message(S3ErrorCode::NotImplemented, message))
+            }
+            Err(failure) => Err(failure::told(&failure)),
+        }
+    }
+
+    /// The object and what is wanted of it, of which the first bytes have been read: all that follow are of the same version.
     async fn open(
         &self,
         caller: &Caller,
         wish: &Wish<'_>,
         mut fresh: bool,
-    ) -> S3Result<(Found, ops::Range<u64>, bool, Option<StreamingBlob>)> {
+    ) -> S3Result<(Found, Wanted, Option<StreamingBlob>)> {
         for _ in 0..TRIES {
-            let found = self.look(caller, wish, fresh).await?;
-            let (range, is_part) = wish.range(&found)?;
-            let Some(version) = found.version() else { return Ok((found, range, is_part, None)) };
+            let (found, wanted) = self.look_for(caller, wish, fresh).await?;
+            let Some(version) = found.version() else { return Ok((found, wanted, None)) };
             let file = self.client.open_replicated(version.clone(), found.attr.replicas);
             let (memory, stats) = (self.memory.clone(), self.stats.clone());
-            let mut reader = ObjectReader::new(file, range.clone(), memory, stats);
+            let mut reader = ObjectReader::new(file, wanted.range.clone(), memory, stats);
             match reader.begin().await {
-                Ok(()) => return Ok((found, range, is_part, Some(reader.into_blob()))),
+                Ok(()) => return Ok((found, wanted, Some(reader.into_blob()))),
                 // It was replaced since it was looked at. A client that wants this version is told so by the next look.
                 Err(failure) if failure.kind() == FailureKind::VersionChanged => fresh = true,
                 Err(failure) => return Err(failure::told(&failure)),
             }
         }
-        let message = "the object is replaced again and again; try again";
-        Err(S3Error::with_message(S3ErrorCode::ServiceUnavailable, message))
+        Err(replaced_again())
     }
+}
+
+fn replaced_again() -> S3Error {
+    let message = "the object is replaced again and again; try again";
+    S3Error::with_message(S3ErrorCode::ServiceUnavailable, message)
 }
 
 /// Whether an attribute is asked for. Clients send one header for each, or one with all of them and commas in between, which `s3s`

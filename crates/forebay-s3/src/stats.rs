@@ -9,7 +9,7 @@ use forebay_metrics::LatencyHistogram;
 use serde_json::{Value, json};
 
 /// Operations that have a count of their own; what else is asked for is counted together.
-const OPERATIONS: [&str; 17] = [
+const OPERATIONS: [&str; 19] = [
     "GetObject",
     "HeadObject",
     "ListObjectsV2",
@@ -27,6 +27,8 @@ const OPERATIONS: [&str; 17] = [
     "UploadPartCopy",
     "CompleteMultipartUpload",
     "AbortMultipartUpload",
+    "ListParts",
+    "ListMultipartUploads",
 ];
 /// What these are counted as.
 const OTHER: &str = "other";

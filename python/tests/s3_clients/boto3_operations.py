@@ -19,6 +19,8 @@ from suite import same
 
 DOMAIN = "s3.forebay.test"
 CONTENT = b"what a cache must never get wrong"
+#: The shortest part but the last one that object stores take.
+PART = 5 << 20
 
 
 def refused(call: Any, *arguments: Any, **more: Any) -> tuple[str, int, dict[str, Any]]:
@@ -78,6 +80,32 @@ def parts(s3: Any) -> None:
     same(s3.head_object(**of("object", PartNumber=1))["ContentLength"], len(CONTENT))
     same(refused(s3.get_object, **of("object", PartNumber=2))[:2], ("InvalidPartNumber", 416))
     same(refused(s3.get_object, **of("object", PartNumber=1, Range="bytes=0-1"))[:2], ("InvalidRequest", 400))
+
+
+def uploads(s3: Any, place: Endpoint) -> None:
+    """An upload is gone on with by what is listed of it alone, and the object has its parts."""
+    sent = {1: b"a" * PART, 2: b"bcdef"}
+    upload = s3.create_multipart_upload(**of("uploaded"))["UploadId"]
+    told = {number: s3.upload_part(**of("uploaded", UploadId=upload, PartNumber=number, Body=body))["ETag"] for number, body in sent.items()}
+    found = s3.list_multipart_uploads(Bucket=BUCKET, Prefix="upl")["Uploads"]
+    same([entry["Key"] for entry in found], ["uploaded"])
+    upload = found[0]["UploadId"]
+    pages = s3.get_paginator("list_parts").paginate(**of("uploaded", UploadId=upload), PaginationConfig={"PageSize": 1})
+    listed = [part for page in pages for part in page["Parts"]]
+    same([(part["PartNumber"], part["ETag"], part["Size"]) for part in listed], [(n, told[n], len(sent[n])) for n in sent])
+    chosen = [{"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for part in listed]
+    s3.complete_multipart_upload(**of("uploaded", UploadId=upload, MultipartUpload={"Parts": chosen}))
+    same((place.origin / "uploaded").read_bytes(), b"".join(sent.values()))
+    same(refused(s3.list_parts, **of("uploaded", UploadId=upload))[:2], ("NoSuchUpload", 404))
+    same("Uploads" in s3.list_multipart_uploads(Bucket=BUCKET), False)
+    size = sum(map(len, sent.values()))
+    for number, start in ((1, 0), (2, PART)):
+        found = s3.get_object(**of("uploaded", PartNumber=number))
+        same(found["Body"].read(), sent[number])
+        same((found["PartsCount"], found["ContentRange"]), (2, f"bytes {start}-{start + len(sent[number]) - 1}/{size}"))
+        found = s3.head_object(**of("uploaded", PartNumber=number))
+        same((found["PartsCount"], found["ContentLength"]), (2, len(sent[number])))
+    same(refused(s3.get_object, **of("uploaded", PartNumber=3))[:2], ("InvalidPartNumber", 416))
 
 
 def times(s3: Any) -> None:
@@ -141,10 +169,11 @@ with endpoint(domains=[DOMAIN]) as place:
     origins_answers(s3, origin)
     overridden(s3)
     parts(s3)
+    uploads(s3, place)
     times(s3)
     errors(s3, place)
     created_once(s3, place)
     in_the_host(place)
-    does = "buckets, GetObjectAttributes, ETag and Last-Modified of the origin, `response-…`, parts by number, times, errors with their numbers, "
-    does += "`If-None-Match: *` of PutObject, buckets in the host's name"
+    does = "buckets, GetObjectAttributes, ETag and Last-Modified of the origin, `response-…`, parts by number, uploads and their parts listed, times, "
+    does += "errors with their numbers, `If-None-Match: *` of PutObject, buckets in the host's name"
     ran("boto3, operations", does, importlib.metadata.version("boto3"))

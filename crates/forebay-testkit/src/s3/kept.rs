@@ -19,7 +19,7 @@ const MARKER: &str = "user.forebay.s3-marker";
 /// S3 allows 2 KiB of metadata.
 const LONGEST: usize = 4 << 10;
 /// Of objects with more parts it is not kept how long each was: an attribute has not the room for ten thousand.
-const MOST_SIZES: usize = 64;
+const MAX_SIZES: usize = 64;
 
 /// What is kept of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Kept {
     /// What is kept of one that was made of parts with so many bytes.
     pub(super) fn of_parts(mut sizes: Vec<u64>, metadata: BTreeMap<String, String>) -> Self {
         let parts = Some(sizes.len());
-        if sizes.len() > MOST_SIZES {
+        if sizes.len() > MAX_SIZES {
             sizes.clear();
         }
         Self { parts, sizes, metadata }
