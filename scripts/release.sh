@@ -50,8 +50,10 @@ fi
 directories=$(mktemp -d)
 first=$directories/first second=$directories/another
 trap 'rm -rf "$directories"; git worktree prune' EXIT
+# Of one commit, whatever is committed meanwhile.
+commit=$(git rev-parse HEAD)
 make_all() {
-    git worktree add --quiet --detach "$1" HEAD
+    git worktree add --quiet --detach "$1" "$commit"
     (
         cd "$1"
         scripts/packages.sh
