@@ -78,9 +78,12 @@ open_files() {
 
 # The last line of its log: reads, those that failed or were wrong, and what went wrong last.
 told_by_reader() { kube "$pods/open-files/log?tailLines=1"; }
-has_read_more_than() { [[ $(told_by_reader | cut -d' ' -f1) -gt $1 ]]; }
+has_read_more_than() { is_more_than "$1" "$(told_by_reader | cut -d' ' -f1)"; }
+# Of a pod that does not run yet, or cannot, there is no number.
+is_more_than() { [[ $2 =~ ^[0-9]+$ && $2 -gt $1 ]]; }
 
-# A pod with a volume of its own that has a file open for writing, and writes a line to it twice a second, until it is told to end.
+# A pod with a volume of its own that has a file open for writing, and writes a line to it twice a second, until it is told to end. It
+# is not root: that it may write is its fsGroup's doing.
 writes_until_told() {
     # shellcheck disable=SC2016
     local script='exec 3>/data/written; trap "exec 3>&-; exit" TERM; line=0
@@ -88,6 +91,7 @@ writes_until_told() {
     jq --null-input --arg image "$(image_name)" --arg script "$script" '{
         apiVersion: "v1", kind: "Pod", metadata: {name: "writer"}, spec: {
             restartPolicy: "Never", terminationGracePeriodSeconds: 60, automountServiceAccountToken: false,
+            securityContext: {fsGroup: 2000},
             containers: [{name: "main", image: $image, imagePullPolicy: "Never", command: ["sh", "-c", $script],
                 volumeMounts: [{name: "data", mountPath: "/data"}]}],
             volumes: [{name: "data", csi: {driver: "csi.forebay.io", volumeAttributes: {source: "s3://team-a/models"},
@@ -96,7 +100,7 @@ writes_until_told() {
     eventually 120 "the pod writes" has_written_more_than 2
 }
 
-has_written_more_than() { [[ $(kube "$pods/writer/log?tailLines=1") -gt $1 ]]; }
+has_written_more_than() { is_more_than "$1" "$(kube "$pods/writer/log?tailLines=1")"; }
 
 # reads_on WHAT: that the pod reads on, and was never told anything wrong.
 reads_on() {
@@ -156,7 +160,7 @@ keeps_files_open() {
     ok "helm upgrade of the driver: the same: $(told_by_reader | cut -d' ' -f1-2) (reads, failed)"
     kube "$pods/writer" --request DELETE >/dev/null
     # What it wrote is in the bucket when it has closed the file.
-    has_line() { [[ -e $1 && $(tail -n 1 "$1") -gt $2 ]]; }
+    has_line() { [[ -e $1 ]] && is_more_than "$2" "$(tail -n 1 "$1")"; }
     eventually 120 "what was written is in the bucket" has_line "$work/bucket/team-a/models/written" "$lines"
     lines=$(wc -l <"$work/bucket/team-a/models/written")
     seq "$lines" | diff - "$work/bucket/team-a/models/written"

@@ -1,10 +1,10 @@
 # Sourced by scripts/k8s-test.sh: objects of Fluid, as an API server looks at them. Fluid itself does not run.
 
-# Fluid's definitions are in its repository alone: FOREBAY_FLUID_CRDS is the directory charts/fluid/fluid/crds of a copy of it.
+# Fluid's definitions are in its repository alone: FLUID_CRDS is the directory charts/fluid/fluid/crds of a copy of it.
 takes_objects_of_fluid() {
-    local definitions=${FOREBAY_FLUID_CRDS:-} group=apis/data.fluid.io/v1alpha1 plural
+    local definitions=${FLUID_CRDS:-} group=apis/data.fluid.io/v1alpha1 plural
     if [[ -z $definitions ]]; then
-        skip "objects of Fluid are compared with golden files alone: FOREBAY_FLUID_CRDS names no directory with its definitions"
+        skip "objects of Fluid are compared with golden files alone: FLUID_CRDS names no directory with its definitions"
         return
     fi
     for plural in cacheruntimeclasses cacheruntimes datasets; do

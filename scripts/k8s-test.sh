@@ -3,7 +3,7 @@
 # has a pod read a bucket, upgrades under a reader that checks every byte, has the operator bring about objects and drain
 # workers, and puts a DaemonSet on two hundred nodes that kwok plays, a load over two hundred workers that are not there, and
 # has a worker with a certificate hand over before it ends.
-# `make test-k8s`. With FOREBAY_FLUID_CRDS (scripts/k8s-fluid.sh) the API server looks at objects of Fluid, too.
+# `make test-k8s`. With FLUID_CRDS (scripts/k8s-fluid.sh) the API server looks at objects of Fluid, too.
 #
 # Needs root, Go and Debian's containerd, runc, containernetworking-plugins and etcd-server. The Kubernetes is built from Go
 # modules once, a quarter of an hour (scripts/k8s-tools.sh). All of it runs in network, mount and process namespaces of its own,
