@@ -276,7 +276,8 @@ mod tests {
         for count in [MAX_DESCRIPTORS, MAX_DESCRIPTORS + 1, MAX_DESCRIPTORS + 2] {
             let (mut ours, theirs) = pair();
             let body = postcard::to_stdvec(&1u32).unwrap();
-            let header = Header { length: body.len() as u32, protocol: ours.protocol, descriptors: count as u16 }.encode();
+            let header =
+                Header { length: body.len() as u32, protocol: ours.protocol, descriptors: count as u16 }.encode();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 2))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             let descriptors = vec![file.as_fd(); count];
@@ -285,7 +286,9 @@ mod tests {
             rustix::net::sendmsg(&theirs.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
             match ours.receive::<u32>(None) {
                 Ok(Some((1, descriptors))) => assert_eq!((count, descriptors.len()), (MAX_DESCRIPTORS, count)),
-                refused => assert!(count > MAX_DESCRIPTORS && matches!(refused, Err(WireError::Nonsense(_))), "{count}"),
+                refused => {
+                    assert!(count > MAX_DESCRIPTORS && matches!(refused, Err(WireError::Nonsense(_))), "{count}")
+                }
             }
         }
     }
