@@ -22,6 +22,7 @@
 mod addresses;
 mod asking;
 mod attempts;
+mod begun;
 mod build;
 mod copy;
 mod exchange;
@@ -35,6 +36,7 @@ mod markers;
 mod parts;
 mod profile;
 mod reading;
+mod signed;
 mod writes;
 
 use std::borrow::Cow;
@@ -59,8 +61,8 @@ use crate::names::{check_path, invalid, not_a_directory, not_found, shown};
 use crate::retry::Verdict;
 use crate::stats::Operation;
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
-use asking::Begun;
 use attempts::Requests;
+use begun::Begun;
 use build::{Client, Flavor};
 use exchange::Exchange;
 use failure::{Problem, diagnose};

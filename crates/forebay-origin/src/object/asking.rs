@@ -14,22 +14,20 @@
 //! Of Google's store, whose URLs a service account cannot always sign, and of Azure's, which has no such lists, nothing is
 //! told.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use forebay_locks::Mutex;
 use forebay_types::{Failure, FailureKind, PartPage, PendingUpload, UploadMarker, UploadPage, UploadedPart};
 use http::Uri;
-use object_store::client::{HttpClient, HttpRequest, HttpRequestBody, HttpResponse};
+use object_store::client::{HttpRequest, HttpRequestBody, HttpResponse};
 use object_store::path::Path;
-use object_store::signer::{SignedUrlOptions, Signer};
+use object_store::signer::SignedUrlOptions;
 
 use super::exchange::{Exchange, Refusal};
 use super::failure::Problem;
 use super::listing::{is_usable_name, quoted, whole_seconds};
+use super::signed::Asking;
 use super::{MAX_PAGE, ObjectStoreOrigin};
 use crate::names::{no_such_upload, shown};
 use crate::retry::Verdict;
@@ -38,41 +36,6 @@ use crate::untold;
 
 /// How long the URL of a request is good. It is used at once; clocks may be off by a quarter of an hour.
 const GOOD_FOR: Duration = Duration::from_secs(3600);
-/// Uploads whose marks are remembered, the last ones that were begun.
-const REMEMBERED: usize = 1024;
-
-/// What asks an S3 server.
-pub(crate) struct Asking {
-    signer: Arc<dyn Signer>,
-    http: HttpClient,
-    /// Whether the tags of parts hold checksums, too.
-    has_checksums: bool,
-}
-
-impl Asking {
-    pub(crate) fn new(signer: Arc<dyn Signer>, http: HttpClient, has_checksums: bool) -> Self {
-        Self { signer, http, has_checksums }
-    }
-}
-
-/// The uploads that were begun here last: what S3 calls each, and its mark.
-#[derive(Default)]
-pub(super) struct Begun(Mutex<VecDeque<(String, String)>>);
-
-impl Begun {
-    pub(super) fn remember(&self, id: &str, mark: &str) {
-        let mut begun = self.0.lock();
-        begun.truncate(REMEMBERED - 1);
-        begun.push_front((id.to_owned(), mark.to_owned()));
-    }
-
-    /// The name of an upload that S3 calls `id`.
-    fn name_of(&self, id: &str) -> String {
-        let begun = self.0.lock();
-        let mark = begun.iter().find(|(known, _)| known == id).map_or("", |(_, mark)| mark.as_str());
-        format!("{mark}:{id}")
-    }
-}
 
 impl ObjectStoreOrigin {
     pub(super) async fn parts_of(

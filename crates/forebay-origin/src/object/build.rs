@@ -21,13 +21,13 @@ use object_store::multipart::MultipartStore;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
-use super::asking::Asking;
 use super::attempts::AT_WORK;
 use super::exchange::ObservingConnector;
 use super::failure::Setting;
 use super::guard::{self, Limits};
 use super::in_place::{InPlaceConnector, Settings};
 use super::profile::{Profile, ProfileFiles};
+use super::signed::Asking;
 use crate::{OriginError, OriginOptions, S3Checksum};
 
 /// The kinds of object stores, as far as their answers differ.
