@@ -23,7 +23,9 @@ if [[ -z $is_trial ]]; then
     grep -qE "^## ${version//./\\.}( |,|\$)" CHANGELOG.md || { echo "release: CHANGELOG.md has no section on $version" >&2; exit 1; }
     [[ -r $key ]] || { echo "release: FOREBAY_RELEASE_KEY names no key that can be read" >&2; exit 1; }
 fi
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+# Of one commit, whatever is committed meanwhile.
+commit=$(git rev-parse HEAD)
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct "$commit")
 export SOURCE_DATE_EPOCH
 
 files=target/release-files
@@ -50,8 +52,6 @@ fi
 directories=$(mktemp -d)
 first=$directories/first second=$directories/another
 trap 'rm -rf "$directories"; git worktree prune' EXIT
-# Of one commit, whatever is committed meanwhile.
-commit=$(git rev-parse HEAD)
 make_all() {
     git worktree add --quiet --detach "$1" "$commit"
     (

@@ -11,7 +11,7 @@ use crate::MAX_PART;
 
 /// The last part of a step, and how many times the first size its parts have.
 const STEPS: [(u32, u64); 3] = [(2_000, 1), (5_000, 4), (MAX_PARTS, 8)];
-/// Most parts of a file.
+/// Parts of a file, at most.
 const MAX_PARTS: u32 = 10_000;
 
 /// The ranges of all parts that a file can have. Parts count from 1.
