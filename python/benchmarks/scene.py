@@ -71,11 +71,15 @@ def somewhere(quick: bool) -> str | None:
 
 
 def back_memory(size: int) -> None:
-    """Takes so many bytes of memory, and gives them back. A virtual machine gives memory that is free for a while to its host, and a page
-    that has to come from there takes many times as long: whoever takes memory first would pay for all that do so later."""
+    """Takes so many bytes of memory, in huge pages and as many in small ones, and gives all back. A virtual machine gives memory that is
+    free for a while to its host, and a page that has to come from there takes many times as long: whoever takes memory first would pay
+    for all that do so later. The kernel serves huge pages from other free memory than small ones."""
     if size:
-        with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-            memory[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        with mmap.mmap(-1, size, flags=flags) as huge, mmap.mmap(-1, size, flags=flags) as small:
+            huge.madvise(mmap.MADV_HUGEPAGE)
+            for memory in (huge, small):
+                memory[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
 
 
 @contextlib.contextmanager

@@ -123,7 +123,7 @@ fn speed(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow:
 fn read_cold(fixture: &Fixture, fio: Fio) -> anyhow::Result<(MountProcess, Sample)> {
     // It is not the server's disk that is measured.
     fixture.take_bucket_into_page_cache()?;
-    Fixture::back_memory(NEEDS * fixture.settings.size);
+    Fixture::back_memory(NEEDS * fixture.settings.size)?;
     let mount = fixture.up_sized("again", fixture.ample_memory(), &[])?;
     let settings = Settings { time: PATIENCE, ..fixture.settings };
     let sample = fio.run(&mount.path().join(LARGE), settings)?.sample;

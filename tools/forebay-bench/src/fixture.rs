@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use forebay_memory::{Pool, PoolOptions};
 use forebay_testkit::{DataSet, MountProcess, Programs, S3Process};
 use forebay_types::ByteSize;
 use rustix::fs::OFlags;
@@ -224,12 +225,16 @@ impl Fixture {
         MountProcess::up(&self.programs, &self.origin(), &self.mountpoint(name), arguments, environment)
     }
 
-    /// Takes so much memory, and gives it back. A virtual machine gives memory that is free for a while to its host, and a page that has
-    /// to come from there takes many times as long: whoever takes memory first would pay for all that do so later.
-    pub(crate) fn back_memory(bytes: u64) {
-        let mut memory = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
-        memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-        std::hint::black_box(&memory);
+    /// Takes so much memory, in huge pages where the kernel has them and as much in small ones, and gives it back. A virtual machine gives
+    /// memory that is free for a while to its host, and a page that has to come from there takes many times as long: whoever takes memory
+    /// first would pay for all that do so later. The kernel serves huge pages from other free memory than small ones.
+    pub(crate) fn back_memory(bytes: u64) -> anyhow::Result<()> {
+        let huge = Pool::new(PoolOptions::fixed(ByteSize::bytes(bytes)))?;
+        huge.warm_up(huge.capacity(), || true)?;
+        let mut small = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
+        small.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::hint::black_box(&small);
+        Ok(())
     }
 
     /// Drops the page cache, as far as this process may.

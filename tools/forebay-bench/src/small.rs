@@ -74,7 +74,7 @@ pub(crate) fn measure(
         let cold = move || {
             // It is not the server's disk that is measured.
             fixture.take_bucket_into_page_cache()?;
-            Fixture::back_memory(NEEDS * bytes);
+            Fixture::back_memory(NEEDS * bytes)?;
             let mount = peer.start(&Place::new(fixture, peer.name()))?;
             let sample = read(&mount, keys_ref)?;
             mounted.replace(Some(mount));
