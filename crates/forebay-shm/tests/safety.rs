@@ -19,9 +19,18 @@ const WHOLE: u32 = FRAME as u32;
 
 /// A worker of `frames` × 4 MiB with as many blocks as are named, of 4 MiB each, and a client that sees them.
 async fn start(frames: u64, blocks: &[u64]) -> (Worker, Arc<BlockService>, Arc<forebay_shm::NearTransport>) {
+    start_with(frames, blocks, |options| options).await
+}
+
+/// As above, with other options of the server.
+async fn start_with(
+    frames: u64,
+    blocks: &[u64],
+    change: impl FnOnce(ServerOptions) -> ServerOptions,
+) -> (Worker, Arc<BlockService>, Arc<forebay_shm::NearTransport>) {
     let (pool, service) = (shared_pool(frames), BlockService::new());
     blocks.iter().for_each(|index| service.put(&pool, *index, FRAME));
-    let worker = Worker::start(&pool, service.clone());
+    let worker = Worker::start_with(&pool, service.clone(), change);
     let near = open(worker.tcp.local_addr()).await;
     (worker, service, near)
 }
@@ -94,7 +103,9 @@ async fn a_server_that_is_dropped_gives_nothing_away_and_one_that_is_closed_wait
     until("the session is lost", || !near.is_open()).await;
     assert_eq!((fill(&pool).len(), is_right(&seen, 5, 0)), (1, true));
 
-    let (worker, service, near) = start(2, &[5]).await;
+    // Those who are about to finish may have no processor for a while.
+    let patient = |options| ServerOptions { close_timeout: LONG, ..options };
+    let (worker, service, near) = start_with(2, &[5], patient).await;
     let seen = view(&near, 5, 0, WHOLE).await;
     service.remove(5);
     let closing = async {
