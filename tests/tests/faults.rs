@@ -148,16 +148,21 @@ struct OneObject {
 impl OneObject {
     /// By `forebay up`, and by `forebay mount` of a worker.
     fn mounted_both_ways() -> [Self; 2] {
+        Self::mounted_both_ways_with(&[])
+    }
+
+    /// The same with more `options`.
+    fn mounted_both_ways_with(options: &[&str]) -> [Self; 2] {
         let little = ["client.prefetch.max_part_number=1", "origin.max_get_size=256KiB", "fuse.read_ahead=128KiB"];
         [true, false].map(|in_one_process| {
             let bucket = Bucket::new();
             bucket.put("object", OLD, SIZE);
-            let setup = Setup::of(&bucket).options(&little);
+            let setup = Setup::of(&bucket).options(&little).options(options);
             if in_one_process {
                 return Self { mount: setup.up(&bucket), _worker: None, bucket };
             }
             let worker = setup.worker(&bucket);
-            let mount = Setup::of_user().options(&little).mount([&worker]);
+            let mount = Setup::of_user().options(&little).options(options).mount([&worker]);
             Self { mount, _worker: Some(worker), bucket }
         })
     }
@@ -167,8 +172,13 @@ impl OneObject {
     }
 }
 
-/// Reads the whole object piece by piece: all of what can be read must be of the old version. The first error.
-fn read_old_version(mut read: impl FnMut(u64, usize) -> std::io::Result<Vec<u8>>) -> std::io::Error {
+/// Reads the whole object piece by piece: all of what can be read must be of the old version. The first error, which there must be.
+fn read_old_version(read: impl FnMut(u64, usize) -> std::io::Result<Vec<u8>>) -> std::io::Error {
+    read_what_is_left(read).expect("the far end was not cached, so it cannot be read any more")
+}
+
+/// The same where all of it may be cached: the first error.
+fn read_what_is_left(mut read: impl FnMut(u64, usize) -> std::io::Result<Vec<u8>>) -> Option<std::io::Error> {
     let mut first = None;
     for offset in (0..SIZE).step_by(MIB as usize) {
         match read(offset, 64 << 10) {
@@ -179,7 +189,7 @@ fn read_old_version(mut read: impl FnMut(u64, usize) -> std::io::Result<Vec<u8>>
             Err(error) => drop(first.get_or_insert(error)),
         }
     }
-    first.expect("the far end was not cached, so it cannot be read any more")
+    first
 }
 
 fn verify_new_version(path: &Path, size: u64) {
@@ -224,12 +234,22 @@ fn a_buffered_reader_of_an_object_that_is_replaced_sees_one_version_or_estale() 
 
 #[test]
 fn a_mapping_of_an_object_that_is_replaced_shows_one_version_or_faults() {
-    for case in OneObject::mounted_both_ways() {
+    let served = OneObject::mounted_both_ways_with(&["client.local.size=0"]).map(|case| (case, false));
+    // What is mapped is fetched as a whole, and may be there before it is replaced.
+    let materialised = OneObject::mounted_both_ways_with(&["metadata.ttl=5s"]).map(|case| (case, true));
+    for (case, may_be_whole) in served.into_iter().chain(materialised) {
         let mapping = Mapping::of(&case.path(), SIZE as usize).unwrap();
         assert_eq!(OLD.first_difference(0, &mapping.read(0..1 << 20).unwrap()), None);
         case.bucket.put("object", NEW, SIZE);
-        let error = read_old_version(|offset, length| mapping.read(offset as usize..offset as usize + length));
-        assert_eq!(errno_of(&error), Some(Errno::FAULT), "{error}");
+        let error = read_what_is_left(|offset, length| mapping.read(offset as usize..offset as usize + length));
+        let is_right = error.as_ref().map_or(may_be_whole, |error| errno_of(error) == Some(Errno::FAULT));
+        assert!(is_right, "materialised: {may_be_whole}; {error:?}");
+        if error.is_none() {
+            // Nothing but its age tells that it was replaced.
+            let start = || reading::read_at(&case.path(), 0, 4096);
+            let is_new = || start().is_ok_and(|bytes| NEW.first_difference(0, &bytes).is_none());
+            eventually("a new open finds the new version", SOON, is_new);
+        }
         verify_new_version(&case.path(), SIZE);
         let first = mapping.read(0..4096);
         assert!(first.is_err() || first.is_ok_and(|bytes| OLD.first_difference(0, &bytes).is_none()));

@@ -167,9 +167,9 @@ async fn whenever_a_process_dies_that_cuts_a_file_the_file_is_as_before_or_as_it
     let (rig, disk) = (Rig::new(), Arc::new(Standing::default()));
     let staging = staging(&rig, &disk);
     let draft = staging.create(path("/a")).unwrap();
-    // Not in order: nothing of it is sent early.
-    write(&draft, 150, &pattern(300, 1)[150..]);
-    write(&draft, 0, &pattern(300, 1)[..150]);
+    // Nothing of it is sent early: until the second write no part is whole, and from then on it is known that they are not in order.
+    write(&draft, 250, &pattern(300, 1)[250..]);
+    write(&draft, 0, &pattern(300, 1)[..250]);
     rig.remote.fail(Verb::Begin, 1, FailureKind::Unavailable);
     draft.sync().await.unwrap_err();
     let is_uploaded_as = async |length: usize| {
