@@ -366,7 +366,7 @@ def main() -> int:
         commands.add_parser(command, help="one of the benchmarks, with arguments of its own: see above")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
     wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
-    wheels.add_argument("--quick", action="store_true", help="not built for size, in half the time, beside what `make build` builds")
+    wheels.add_argument("--quick", action="store_true", help="without link-time optimisation, in half the time, beside what `make build` builds")
     wheels.add_argument("--untried", action="store_true", help="only build it")
     commands.add_parser("maturin", help="install what builds the wheel")
     trial = commands.add_parser("try", help="try a wheel that is installed")
