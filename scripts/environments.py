@@ -15,8 +15,8 @@ PACKAGE = ROOT / "python"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
 BUILT = TARGET / "python"
 OLDEST = (3, 11)
-#: The first releases that have wheels for interpreters without a global lock.
-WITHOUT_A_LOCK = {"safetensors": "safetensors==0.9.0rc1"}
+#: The first releases that have wheels for free-threaded interpreters.
+FREE_THREADED = {"safetensors": "safetensors==0.9.0rc1"}
 
 
 def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
@@ -40,11 +40,11 @@ def locked(requirements: pathlib.Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def without_a_lock(requirements: list[str]) -> list[str]:
-    """The same for this interpreter: one without a global lock takes other releases of some."""
+def for_this_interpreter(requirements: list[str]) -> list[str]:
+    """The same, but with other releases of some if this interpreter is free-threaded."""
     if not sysconfig.get_config_var("Py_GIL_DISABLED"):
         return requirements
-    return [WITHOUT_A_LOCK.get(requirement.partition("==")[0], requirement) for requirement in requirements]
+    return [FREE_THREADED.get(requirement.partition("==")[0], requirement) for requirement in requirements]
 
 
 def is_too_old() -> bool:

@@ -46,7 +46,7 @@ from collections.abc import Callable
 # Tests run this with PYTHONSAFEPATH.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from environments import PACKAGE, ROOT, TARGET, environment, installed, is_too_old, locked, source, without_a_lock
+from environments import PACKAGE, ROOT, TARGET, environment, for_this_interpreter, installed, is_too_old, locked, source
 from wheels import builder, try_installed, wheel
 
 #: In a guide, around the table of what ran.
@@ -103,7 +103,7 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
     if is_too_old():
         return print_counts(0, 0)
     try:
-        python = environment("test", without_a_lock(locked(PACKAGE / "tests/requirements.txt")))
+        python = environment("test", for_this_interpreter(locked(PACKAGE / "tests/requirements.txt")))
         earlier = environment("streamer", [EARLIER_STREAMER])
     except subprocess.CalledProcessError as error:
         print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
